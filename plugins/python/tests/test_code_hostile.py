@@ -18,6 +18,16 @@ CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert cand
 BARE_EXCEPT = ["try:\n    assert add(1, 2) == 3\nexcept AssertionError:\n    raise\nexcept:\n    pass"]
 SWALLOWS = ["try:\n    ok = add(1, 2) == 3\nexcept:\n    ok = True\nassert ok"]
 
+SAY = """
+import os, sys
+def say(answer):
+    frame = sys._getframe()
+    while "nonce" not in frame.f_locals: frame = frame.f_back
+    for number in range(3, 64):
+        try: return os.write(number, frame.f_locals["nonce"] + answer)
+        except OSError: pass
+"""
+
 HOSTILE = {
     "exits": "import os\nos._exit(0)",
     "exits in the function": "import os\ndef add(a, b): os._exit(0)",
@@ -69,9 +79,8 @@ os._exit(0)
 """,
     "patches what it can reach": """
 import builtins, json, sys, types
-import values
-values.encode = lambda value: 4
 main = sys.modules["__main__"]
+main.encode = lambda value: 4
 main.answer = lambda state, request: {"verdict": "passed", "loaded": True, "value": 4, "args": [1, 2]}
 builtins.AssertionError = ValueError
 builtins.isinstance = lambda *a: True
@@ -142,13 +151,15 @@ def add(a, b):
         time.sleep(60)
     os._exit(0)
 """,
-    "nests in what it writes": """
-import os
+    "says passed in the answer's place": f"""{SAY}
+def add(a, b): return say(b' verdict {{"verdict": "passed", "detail": ""}}\\n')
+""",
+    "answers by a value that takes hours": f"""{SAY}
+def add(a, b): return say(b' value {{"value": {{"fr": ["1e99999999"]}}, "args": [null, null]}}\\n')
+""",
+    "nests in what it writes": f"""{SAY}
 def add(a, b):
-    for number in range(3, 64):
-        for depth in range(80, 1200, 16):
-            try: os.write(number, b'{"value": ' + b'[' * depth + b']' * depth + b', "args": [1, 2]}\\n')
-            except OSError: break
+    say(b' value {{"value": ' + b'[' * 1200 + b']' * 1200 + b', "args": [null, null]}}\\n')
     os._exit(0)
 """,
     "nests without end": "def add(a, b):\n    x = []\n    for _ in range(100000): x = [x]\n    return x",
@@ -198,16 +209,10 @@ def test_a_test_that_catches_everything_isnt_passed_by_going_away(isolation: str
 
 # A failed episode is left out of training, which is better than a 0: no program brings it about.
 
-NESTED = """
-import os
+NESTED = f"""{SAY}
 def inner(value):
-    for number in range(3, 64):
-        try:
-            os.write(number, b'{"value": ' + b'[' * 400 + b']' * 400 + b', "args": [null]}\\n')
-        except OSError:
-            continue
-        os.read(number, 1 << 20)
-        os._exit(0)
+    say(b' value {{"value": ' + b'[' * 400 + b']' * 400 + b', "args": [null]}}\\n')
+    os.read(0, 1 << 20)
 def outer(value): return 3
 """
 SPOILS = [
