@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from toolrl_plugin_torch.device import choose_kernels
+from toolrl_plugin_torch.prefixes.tree import grow
+from toolrl_plugin_torch.prefixes.tree_attention import CannotShareError, tree_attention
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -33,6 +36,9 @@ def test_a_gpu_is_left_with_products_whose_order_is_fixed(monkeypatch: pytest.Mo
     assert fused() == [False, False, False]
     assert torch.backends.cuda.math_sdp_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    query = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
+    with pytest.raises(CannotShareError, match="the run is deterministic"):
+        tree_attention(None, query, None, None, None, token_tree=grow([[1, 2]]))  # type: ignore[arg-type]
     choose_kernels(CUDA, deterministic=False)
     assert fused() == [True, True, True], "a later run of the process has all kernels again"
     assert not torch.are_deterministic_algorithms_enabled()

@@ -101,6 +101,8 @@ def tree_attention(
         raise CannotShareError("its attention isn't causal")
     if query.is_cuda and query.dtype.itemsize != 2:
         raise CannotShareError(f"attention over trees takes 16-bit types on a GPU, not {query.dtype}")
+    if query.is_cuda and torch.are_deterministic_algorithms_enabled():
+        raise CannotShareError("FlashAttention's gradients add up in any order, and the run is deterministic")
     if query.shape[0] != 1 or query.shape[2] != tree.positions or key.shape[2] != tree.positions:
         raise CannotShareError(f"its attention was given {tuple(query.shape)} for a tree of {tree.positions} tokens")
     row = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
