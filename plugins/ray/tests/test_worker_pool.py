@@ -365,6 +365,28 @@ async def test_a_worker_that_one_message_did_not_reach_is_replaced(farm: Farm, m
     assert [it.weights.version for it in farm.pool._workers if it.weights] == [1, 1]
 
 
+@pytest.mark.parametrize("method", ["stop", "drop"])
+@in_farm()
+async def test_a_worker_waits_for_its_episodes_to_leave_their_tools(farm: Farm, method: str) -> None:
+    ended: list[str] = []
+
+    async def generate(*arguments: Any, **options: Any) -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append("episode")
+
+    worker: Any = farm.living(0).worker
+    worker._replica.engine.generate = generate
+    worker._stack.callback(ended.append, "tools")
+    going = asyncio.create_task(farm.group())
+    await asyncio.sleep(0.5)
+    await worker.drop(*worker._groups) if method == "drop" else await worker.stop()
+    assert ended == ["episode", "episode", "tools"][: 2 + (method == "stop")]
+    await asyncio.wait([going])
+
+
 @in_farm()
 async def test_episodes_that_cannot_be_read_here_are_named(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(data: bytes) -> Group:

@@ -89,10 +89,11 @@ class RolloutWorker:
             self._groups.pop(order.key, None)
 
     async def drop(self, key: int) -> None:
-        """Stop sampling a group."""
+        """Stop sampling a group; returns when its episodes have left their tools."""
         task = self._groups.get(key)
         if task is not None:
             task.cancel()
+            await asyncio.wait([task])
 
     async def poll(self, seconds: float) -> WorkerReport:
         """Events since the last report, as soon as there are some; at the latest after so many seconds."""
@@ -116,8 +117,7 @@ class RolloutWorker:
 
     async def stop(self) -> None:
         """Cancel what goes on, and take everything down."""
-        for key in self._groups:
-            await self.drop(key)
+        await asyncio.gather(*map(self.drop, self._groups))
         await self._stack.aclose()
 
     def build(self, spec: WorkerSpec, update: WeightUpdate) -> AbstractAsyncContextManager[PolicyReplica]:
