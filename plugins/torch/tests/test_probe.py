@@ -30,6 +30,14 @@ def test_a_digest_sees_every_change_of_a_value_and_of_its_place(dtype: torch.dty
         assert digests([("it", tensor)]) != other
 
 
+@pytest.mark.parametrize("start", range(0, 2**18 + 5, 2**15 + 1))
+def test_changes_of_several_words_do_not_cancel_each_other(start: int) -> None:
+    tensor = torch.zeros(2**18 + 10, dtype=torch.int32)
+    before = digests([("it", tensor)])
+    tensor[start : start + 5] = torch.tensor([1, 0, -2, 0, 1])
+    assert digests([("it", tensor)]) != before
+
+
 def test_the_probe_is_the_same_at_every_call() -> None:
     assert probe_ids(None, 50) == probe_ids(None, 50)
     assert len(probe_ids(None, 50)) == 128

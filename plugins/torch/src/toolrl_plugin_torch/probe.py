@@ -152,6 +152,7 @@ _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def _digest(tensor: torch.Tensor) -> torch.Tensor:
     """The sum of all words, each times an odd number that belongs to its place."""
     words = tensor.contiguous().view(-1).view(_WORDS[tensor.element_size()])
-    factors = torch.arange(_BLOCK, device=words.device) * _ODD | 1
+    places = torch.arange(_BLOCK, device=words.device) * _ODD
+    factors = (places ^ places >> 29) * _ODD | 1  # Did they grow evenly, changes of several words could cancel out.
     blocks = torch.stack([(block * factors[: len(block)]).sum() for block in words.split(_BLOCK)])
-    return (blocks * (torch.arange(len(blocks), device=words.device) * _ODD | 1)).sum()
+    return (blocks * factors[-len(blocks) :]).sum()
