@@ -38,7 +38,7 @@ def test_a_gpu_is_left_with_products_whose_order_is_fixed(monkeypatch: pytest.Mo
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     query = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
     with pytest.raises(CannotShareError, match="the run is deterministic"):
-        tree_attention(None, query, None, None, None, token_tree=grow([[1, 2]]))  # type: ignore[arg-type]
+        tree_attention(None, query, None, None, None, token_tree=grow([[1, 2]]))
     choose_kernels(CUDA, deterministic=False)
     assert fused() == [True, True, True], "a later run of the process has all kernels again"
     assert not torch.are_deterministic_algorithms_enabled()
