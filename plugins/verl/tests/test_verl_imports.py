@@ -169,6 +169,21 @@ def test_a_dead_sandbox_is_no_output(make_toolset: Make, tmp_path: Path, monkeyp
     assert facts["api_request_error"]
 
 
+def test_names_of_calls_and_pools_load(make_toolset: Make, tmp_path: Path) -> None:
+    write(
+        tmp_path / "named_tools.py",
+        "from verl.tools.sandbox_fusion_tools import PoolMode, init_execution_pool\n"
+        "from verl.tools.schemas import OpenAIFunctionCallSchema, OpenAIFunctionParsedSchema, OpenAIFunctionToolCall\n"
+        "from verl_guide_tools import YourTool\n"
+        "parsed = OpenAIFunctionParsedSchema(name='f', arguments='[]')\n"
+        "call, wrong = OpenAIFunctionCallSchema.from_openai_function_parsed_schema(parsed)\n"
+        "assert wrong and OpenAIFunctionToolCall(id='1', function=call).function.arguments == {}\n"
+        "pool = init_execution_pool(num_workers=1, mode=PoolMode.ThreadMode)\n"
+        "assert pool.execute.remote(len, 'abc').result(60) == 3\n",
+    )
+    make_toolset("tools:\n  - class_name: named_tools.YourTool\n", python_path=[str(tmp_path)])
+
+
 def test_what_has_no_stand_in_is_told(make_toolset: Make, tmp_path: Path) -> None:
     write(tmp_path / "lone_tools.py", "from verl.tools.base_tool import BaseTool\nfrom verl.workers import rollout\n")
     yaml = "tools:\n  - class_name: lone_tools.T\n"

@@ -1,8 +1,9 @@
-"""Stand-ins for verl's `verl.tools.schemas`: the OpenAI form of a tool, and a tool's answer."""
+"""Stand-ins for verl's `verl.tools.schemas`: the OpenAI form of a tool, of a call, and a tool's answer."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -41,6 +42,38 @@ class OpenAIFunctionToolSchema(BaseModel):
 
     type: str = "function"
     function: OpenAIFunctionSchema
+
+
+class OpenAIFunctionParsedSchema(BaseModel):
+    """A call as a parser reads it, its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class OpenAIFunctionCallSchema(BaseModel):
+    """A call with its arguments read."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    @staticmethod
+    def from_openai_function_parsed_schema(parsed_schema: OpenAIFunctionParsedSchema) -> tuple[Any, bool]:
+        """The call, and True where its arguments are no JSON object; then they are empty."""
+        try:
+            read = json.loads(parsed_schema.arguments)
+        except ValueError:
+            read = None
+        wrong = not isinstance(read, dict)
+        return OpenAIFunctionCallSchema(name=parsed_schema.name, arguments={} if wrong else read), wrong
+
+
+class OpenAIFunctionToolCall(BaseModel):
+    """A call with its id."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: OpenAIFunctionCallSchema | OpenAIFunctionParsedSchema
 
 
 def function_schema(name: str, description: str, **properties: dict[str, Any]) -> OpenAIFunctionToolSchema:
