@@ -12,7 +12,7 @@ import pytest
 import verl_guide_tools
 from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, play, started, task_with
 
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, ToolsetError
 from toolrl.types import ToolCall
 from toolrl_plugin_verl.tools import ToolResponse
 from toolrl_testing import make_episode_context, make_task
@@ -216,6 +216,24 @@ def test_a_call_that_takes_too_long_is_answered(make_toolset: Make, tmp_path: An
     (result,) = play(toolset, ("your_tool", {"answer": "4"}), kwargs=given, timeout=0.05).results
     assert result.error == "timeout"
     assert [stage for stage, _ in verl_guide_tools.LOG][-1] == "release"
+
+
+async def test_an_id_that_two_episodes_get_is_refused(make_toolset: Make, tmp_path: Any) -> None:
+    (tmp_path / "one_id_tools.py").write_text(
+        "from verl_guide_tools import LatestTool\n"
+        "class OneId(LatestTool):\n"
+        "    async def create(self, instance_id, **kwargs):\n"
+        "        return 'same'\n"
+    )
+    task, context = task_with()
+    toolset = make_toolset("tools:\n  - class_name: one_id_tools.OneId\n", python_path=[str(tmp_path)])
+    async with started(toolset) as box:
+        async with box.open(task, context):
+            with pytest.raises(ToolsetError, match="another episode's instance"):
+                async with box.open(task, context):
+                    pass
+        async with box.open(task, context):  # One after the other is fine.
+            pass
 
 
 def test_one_id_of_a_tool_that_gets_none_is_told_and_works(

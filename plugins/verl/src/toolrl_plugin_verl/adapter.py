@@ -74,10 +74,14 @@ class VerlTool(Tool):
         args, kwargs = _create_arguments(self._tool.create, instance.id, copy.deepcopy(create_kwargs))
         made = await self._loop.call(self._tool.create, *args, **kwargs)
         own_id, response = _created(made)
-        if not self._told_id and any(other.created and other.id == own_id for other in self._instances.values()):
+        problem = f"create() gave the id {own_id!r:.80}, which another episode's instance has"
+        shared = any(other.created and other.id == own_id for other in self._instances.values())
+        if shared and (args or "instance_id" in kwargs):
+            hint = "Use the instance_id that create gets, or a new uuid each time."
+            raise ToolsetError(problem, where=self.name_of_tool, hint=hint)
+        if shared and not self._told_id:
             # A tool of 0.9.1, written for one instance a call, may give the same id each time: it keeps nothing by it.
             self._told_id = True
-            problem = f"create() gave the id {own_id!r:.80}, which another episode's instance has"
             _log.warning("tool %r: %s; what it keeps under it is shared", self.name_of_tool, problem)
         instance.id = instance.id if own_id is None else own_id
         instance.created = True

@@ -83,16 +83,11 @@ def _loaded(item: Media) -> Any:
 
 def agent_data_of(episode: EpisodeContext) -> AgentData:
     """The episode's, made when it is first asked for."""
-    found = episode.shared.get(_SHARED)
+    task, found = episode.task, episode.shared.get(_SHARED)
     if not isinstance(found, AgentData):
-        found = episode.shared[_SHARED] = _made(episode)
+        found = episode.shared[_SHARED] = AgentData(
+            messages=[{"role": message.role, "content": message.content} for message in task.messages],
+            media=tuple(item for message in task.messages for item in message.media),
+            tools_kwargs=copy.deepcopy({tool: dict(stages) for tool, stages in task.tools_kwargs.items()}),
+        )
     return found
-
-
-def _made(episode: EpisodeContext) -> AgentData:
-    task = episode.task
-    return AgentData(
-        messages=[{"role": message.role, "content": message.content} for message in task.messages],
-        media=tuple(item for message in task.messages for item in message.media),
-        tools_kwargs=copy.deepcopy({tool: dict(stages) for tool, stages in task.tools_kwargs.items()}),
-    )
