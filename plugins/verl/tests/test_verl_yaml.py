@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from verl_harness import Make, play
 
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.plugins.registry import load_registry
+from toolrl_plugin_verl.options import VerlToolOptions
 from toolrl_plugin_verl.tool_yaml import read_tool_yaml
 
 
@@ -90,6 +92,25 @@ def test_a_file_that_is_not_there() -> None:
 def test_a_class_that_can_not_be_used(class_name: str, message: str, make_toolset: Make) -> None:
     with pytest.raises(ConfigError, match=message):
         make_toolset(f"tools:\n  - class_name: '{class_name}'\n")
+
+
+@pytest.mark.parametrize(
+    ("class_name", "message"),
+    [
+        ("nowhere_to_be_found.Tool", r"tools\[0\].*no module 'nowhere_to_be_found'.*\n?.*python_path"),
+        ("verl.tools.agentbay_tool.AgentBayTool", "no stand-in for verl.tools.agentbay_tool: install verl"),
+        ("verl.tools.search_tool.SearchTool", None),
+        ("own_tools.Tool", None),
+    ],
+)
+def test_check_files_names_a_class_without_a_module(class_name: str, message: str | None, tmp_path: Path) -> None:
+    (tmp_path / "own_tools.py").write_text("raise RuntimeError('config check runs no file')")
+    (tmp_path / "tools.yaml").write_text(
+        f"tools:\n  - class_name: {class_name}\n    config: {{key: '${{oc.env:UNSET}}'}}\n"
+    )
+    options = VerlToolOptions(tool_config_path=str(tmp_path / "tools.yaml"), python_path=[str(tmp_path)])
+    with nullcontext() if message is None else pytest.raises(ConfigError, match=message):
+        options.check_files()
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,16 @@ def find_class(class_name: str, python_path: Sequence[str], place: str) -> Any:
     return found
 
 
+def check_module(class_name: str, python_path: Sequence[str], place: str) -> None:
+    """Raises ConfigError where there is no module for a class; no file of the user's is run."""
+    module, top = class_name.rpartition(".")[0], class_name.partition(".")[0]
+    spec = importlib.util.find_spec(top)
+    installed = spec is not None and spec.name == top and spec.loader is not _finder  # No stand-in of verl itself.
+    if not installed and own_file(class_name, python_path) is None and stand_in(module) is None:
+        hint = import_hint(ModuleNotFoundError(name=module), module)
+        raise ConfigError(f"{class_name!r}: there is no module {module!r}", where=place, hint=hint)
+
+
 def own_file(class_name: str, python_path: Sequence[str], *, here: bool = True) -> str | None:
     """The user's own file that holds a class, below `python_path` or, with `here`, the current folder."""
     folders = search_folders(python_path)

@@ -6,7 +6,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from toolrl_common.references import kept
 from toolrl_plugin_verl.files import check_file, data_files
+from toolrl_plugin_verl.imports import check_module
+from toolrl_plugin_verl.tool_yaml import read_tool_yaml
 
 
 class VerlDatasetOptions(BaseModel, extra="forbid"):
@@ -62,9 +65,12 @@ class VerlToolOptions(BaseModel, extra="forbid"):
         return self
 
     def check_files(self) -> None:
-        """Raises DataError for a file that isn't there."""
+        """Raises DataError for a file that isn't there, ConfigError for a tool YAML or a class that can't be used."""
         check_file("tool_config_path", self.tool_config_path)
         check_file("function_tool_path", self.function_tool_path)
+        for entry in read_tool_yaml(self.tool_config_path, kept) if self.tool_config_path else ():
+            if entry.type == "native" and entry.class_name is not None:
+                check_module(entry.class_name, self.python_path, entry.place)
 
 
 class SandboxFusionOptions(BaseModel, extra="forbid"):

@@ -10,7 +10,6 @@ in order), `rollout_reward_scores` (the toolsets' own rewards) and `num_turns`.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 from collections.abc import Callable, Mapping
@@ -76,7 +75,7 @@ class VerlReward:
 
     def _by_scorer(self, scorer: str, text: str, answer: Any) -> Score:
         """Blocks while mathruler grades."""
-        options, golds = self._options, answer if isinstance(answer, list) else [answer]
+        options, golds = self._options, answer if isinstance(answer, list) and answer else [answer]
         if scorer == "geo3k":
             right = max(geo3k.acc_reward(text, gold, timeout=options.timeout) for gold in golds)
             share, form = options.format_score, geo3k.format_reward(text)
@@ -125,11 +124,9 @@ class VerlReward:
         if batch:
             given = {many: [given[one]] for many, one in _BATCH.items()}
         kwargs = {**given, **self._options.reward_kwargs}
-        if is_async(self._function):
-            result = await self._function(**kwargs)
-        else:
-            result = await POOL.submit(self._function, **kwargs)
-        if asyncio.iscoroutine(result):
+        function = self._function
+        result = function(**kwargs) if is_async(function) else await POOL.submit(function, **kwargs)
+        if inspect.isawaitable(result):
             result = await result
         if batch and isinstance(result, list) and len(result) == 1:
             result = result[0]

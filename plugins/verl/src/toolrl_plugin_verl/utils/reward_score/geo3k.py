@@ -21,16 +21,9 @@ BOXED = "\\boxed{"
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 _idle: queue.LifoQueue[RestartingWorker] = queue.LifoQueue()
 """The processes, each started by the first answer that needs it."""
-
-
-def _fill() -> None:
-    for _ in range(WORKERS):
-        worker = RestartingWorker("toolrl_plugin_verl.mathruler_worker")
-        atexit.register(worker.close)
-        _idle.put(worker)
-
-
-_fill()
+for _worker in [RestartingWorker("toolrl_plugin_verl.mathruler_worker") for _ in range(WORKERS)]:
+    atexit.register(_worker.close)
+    _idle.put(_worker)
 
 
 def format_reward(predict_str: str) -> float:
