@@ -530,6 +530,8 @@ def test_a_code_interpreter_without_docker_says_what_there_is_instead(monkeypatc
     said = str(start_error(tools=["code_interpreter"]))
     assert "Docker daemon is not running" in said
     assert "python/code_interpreter" in said
+    monkeypatch.delattr(sys.modules[tools.CodeInterpreter.__module__], "_check_docker_availability")
+    assert "unisolated: true" in str(start_error(tools=["code_interpreter"])), "before 0.0.32 there is no container"
 
 
 def test_nothing_stays_behind(tools_py: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def _interpreter_lacks(tools: ModuleType) -> str:
     try:
         module._check_docker_availability()
         module._check_host_deps()
-    except (RuntimeError, ImportError) as error:
+    except (RuntimeError, ImportError, AttributeError) as error:
         return f"what it needs ({error})"
     return ""
 

@@ -13,6 +13,7 @@ import functools
 import inspect
 import itertools
 import logging
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -142,7 +143,9 @@ class QwenAgentToolset:
         assert self._module is not None
         assert self._base is not None
         cls = library.find_class(entry.name, self._module, entry.place)
-        if is_builtin(cls, "PythonExecutor") and not self._options.unisolated:
+        interpreter = sys.modules[self._module.CodeInterpreter.__module__]
+        plain = is_builtin(cls, "CodeInterpreter") and not hasattr(interpreter, "_check_docker_availability")
+        if (plain or is_builtin(cls, "PythonExecutor")) and not self._options.unisolated:  # plain: before 0.0.32
             raise ConfigError(
                 f"{cls.__name__} runs the model's code on this machine, with the rights of the run",
                 where=entry.place,
