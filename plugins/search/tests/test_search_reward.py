@@ -15,10 +15,9 @@ from pydantic import ValidationError
 
 from toolrl.errors import RewardError
 from toolrl.types import CallError, CallRecord, Episode, Score, ToolCall, ToolResult
-from toolrl_plugin_search import rlfactory
 from toolrl_plugin_search.answers import contains, exact_match, f1, last_answer, normalised
 from toolrl_plugin_search.options import SearchR1Options
-from toolrl_plugin_search.reward import SearchR1Reward
+from toolrl_plugin_search.reward import SearchR1Reward, final_score
 from toolrl_testing import make_build_context, make_episode, make_task
 
 GOLDS = ["Johann Wolfgang von Goethe", "Goethe"]
@@ -86,7 +85,7 @@ class TestAnswers:
 
     def test_many_tags_take_no_long_time(self) -> None:
         assert last_answer("<answer>" * 200_000) is None
-        assert rlfactory.final_score("<think>" * 200_000, GOLDS, 0.1) == pytest.approx(-0.15)
+        assert final_score("<think>" * 200_000, GOLDS, 0.1) == pytest.approx(-0.15)
 
 
 class TestValue:
@@ -189,7 +188,7 @@ class TestSteps:
         ],
     )
     def test_rlfactorys_final_score(self, text: str, expected: float) -> None:
-        assert rlfactory.final_score(text, GOLDS, 0.1) == pytest.approx(expected)
+        assert final_score(text, GOLDS, 0.1) == pytest.approx(expected)
         assert scored(episode(text), step_factor=0.1, compat="rlfactory").value == pytest.approx(expected)
 
     def test_options_that_would_do_nothing(self) -> None:

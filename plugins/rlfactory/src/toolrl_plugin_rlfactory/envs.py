@@ -210,9 +210,5 @@ def tags_alternate(text: str, tag: str) -> bool:
 
 def _without_thinking(text: str) -> str:
     """A text without its closed blocks of thinking."""
-    kept: list[str] = []
-    at = 0
-    while (start := text.find("<think>", at)) >= 0 and (end := text.find("</think>", start)) >= 0:
-        kept.append(text[at:start])
-        at = end + len("</think>")
-    return "".join([*kept, text[at:]])
+    closed, end, rest = text.rpartition("</think>")
+    return re.sub("<think>.*?</think>", "", closed + end, flags=re.DOTALL) + rest

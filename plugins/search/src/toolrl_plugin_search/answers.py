@@ -67,17 +67,14 @@ def last_answer(text: str) -> str | None:
 
 def said_answer(episode: Episode) -> str | None:
     """The answer that the model gave: in the last turn that has one. None where none has."""
-    if episode.answer is not None and episode.turns and _is_open(episode.turns[-1].content):
+    last = episode.turns[-1].content if episode.turns else ""
+    if episode.answer is not None and last.rfind(OPEN) > last.rfind(CLOSE):
         return episode.answer  # Its closing tag ended generation, and the engine cut it off.
     for turn in reversed(episode.turns):
         found = last_answer(turn.content)
         if found is not None:
             return found
     return None
-
-
-def _is_open(text: str) -> bool:
-    return text.rfind(OPEN) > text.rfind(CLOSE)
 
 
 def gold_answers(task: Task) -> list[str]:

@@ -7,16 +7,18 @@ intent is for `compat: rlfactory`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from toolrl.protocols import BuildContext
 from toolrl.types import CallError, Episode, Score, ToolCall, Turn
-from toolrl_plugin_search import rlfactory
-from toolrl_plugin_search.answers import CLOSE, OPEN, contains, exact_match, f1, gold_answers, last_answer, said_answer
+from toolrl_plugin_search.answers import contains, exact_match, f1, gold_answers, last_answer, normalised, said_answer
 from toolrl_plugin_search.options import SearchR1Options
 
 STRAY_CLOSE = "stray_close"
 """The one mistake that RLFactory's parser calls `<error>`; every other one is `<empty>`."""
+MANY_CALLS = 2
+"""More calls than these cost a factor in RLFactory's final reward."""
 
 
 class SearchR1Reward:
@@ -32,7 +34,7 @@ class SearchR1Reward:
         right = said is not None and exact_match(said, golds)
         share = f1(said, golds) if said is not None else 0.0
         if options.compat == "rlfactory":
-            value = rlfactory.final_score(episode.model_text, golds, options.step_factor)
+            value = final_score(episode.model_text, golds, options.step_factor)
         elif said is None:
             value = options.missing
         else:
@@ -66,5 +68,31 @@ def answers(turn: Turn, episode: Episode) -> bool:
 
 def call_items(turn: Turn) -> list[ToolCall | CallError]:
     """The calls of a turn, those that couldn't be read included. An answer that isn't closed is no call."""
-    marks = (OPEN, CLOSE, "\\boxed")
+    marks = ("<answer>", "</answer>", "\\boxed")
     return [item for item in turn.items if isinstance(item, ToolCall) or not item.raw.startswith(marks)]
+
+
+def final_score(text: str, golds: Sequence[str], factor: float) -> float:
+    """RLFactory's value of all that the model wrote, its faults included: 1 for the right answer plus half of the form,
+    the form alone for a wrong one, and minus a factor plus half of the form for none. The form is that of all tags, in
+    thinking, too; an answer in thinking is none."""
+    form = factor if _alternate(text, "answer") else -factor
+    if _alternate(text, "tool_call") and text.count("</tool_call>") > MANY_CALLS:
+        form -= factor
+    said = last_answer(_without_thinking(text))
+    if said is None:
+        return -factor + 0.5 * form
+    right = normalised(said) in {normalised(gold) for gold in golds}
+    return 1.0 + 0.5 * form if right else form
+
+
+def _alternate(text: str, tag: str) -> bool:
+    """Whether opening and closing tags alternate, the first one opens and the last one closes. False for none."""
+    tags = re.findall(f"</?{tag}>", text)
+    return bool(tags) and tags == [f"<{tag}>", f"</{tag}>"] * (len(tags) // 2)
+
+
+def _without_thinking(text: str) -> str:
+    """The text without closed thinking blocks. Linear in the text."""
+    closed, end, rest = text.rpartition("</think>")
+    return re.sub("<think>.*?</think>", "", closed + end, flags=re.DOTALL) + rest
