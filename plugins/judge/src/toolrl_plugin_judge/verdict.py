@@ -24,6 +24,8 @@ _FENCED = re.compile(r"```(?:json)?[ \t]*\n(?P<inside>.*)\n```", re.DOTALL)
 _THOUGHT = "</think>"
 _LONGEST_LINE = 1000
 """Of a last line that is a score; longer ones aren't looked at, as that takes time quadratic in the blanks in them."""
+_HUGE = 1e300
+"""A score as large is out of any scale; a whole number may be too large for a float."""
 TOTAL = "score"
 
 
@@ -107,11 +109,7 @@ def _from_json(text: str, options: JudgeOptions) -> dict[str, float]:
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnreadableVerdictError(f"{name} is {value!r:.40}, expected a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    return number
+    return float(value) if abs(value) < _HUGE else math.inf
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

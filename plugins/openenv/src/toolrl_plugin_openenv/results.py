@@ -63,10 +63,7 @@ def result_text(result: Any) -> tuple[str, bool]:
     if not isinstance(content, list):
         return as_text(result.get("data", result)), failed
     text = "\n\n".join(piece for piece in map(_piece, content) if piece)
-    if not text:
-        structured = result.get("structured_content") or result.get("data")
-        text = as_text(structured)
-    return text, failed
+    return text or as_text(result.get("structured_content") or result.get("data")), failed
 
 
 def _piece(piece: Any) -> str:
@@ -89,10 +86,8 @@ def _error(error: Mapping[str, Any], answer: Observed, spec: ToolSpec, names: Se
             raise TransientToolError(text)
         return ToolResult(text, reward=answer.reward, done=answer.done, error="unavailable")
     if kind == "invalid_args":
-        text, kind = (
-            f"Bad arguments for the tool {spec.name!r}: {said} Right form: {arguments_form(spec)}",
-            "bad_arguments",
-        )
+        text = f"Bad arguments for the tool {spec.name!r}: {said} Right form: {arguments_form(spec)}"
+        kind = "bad_arguments"
     elif kind == "timeout":
         text = (
             f"The tool {spec.name!r} took too long: {said}. It may have had its effect all the same: look before you "

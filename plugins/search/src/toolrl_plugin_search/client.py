@@ -56,10 +56,8 @@ def read_result(value: Any, count: int) -> list[list[Hit]]:
     """The hits of an answer to `count` queries. Documents may come without scores, as they do where none are asked for;
     then these are 0. Raises ValueError."""
     result = value.get("result") if isinstance(value, Mapping) else None
-    if not isinstance(result, list) or len(result) != count:
+    if not isinstance(result, list) or len(result) != count or not all(isinstance(found, list) for found in result):
         raise ValueError(f"`result` has to be a list of {count} lists")
-    if not all(isinstance(found, list) for found in result):
-        raise ValueError("`result` has to be a list of lists")
     return [[_hit(item) for item in found] for found in result]
 
 

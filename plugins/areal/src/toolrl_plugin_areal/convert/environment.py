@@ -70,7 +70,8 @@ def _tools(settings: ArealConversion) -> list[dict[str, Any]]:
         settings.remark(
             f"tir.tool_timeout: {seconds:g} s are what code may run; in AReaL it has no effect, and code may run 20 s"
         )
-    return [_python(seconds, settings) if name == "python" else _calculator(seconds) for name in names]
+    calculator = {"use": "calculator", "policy": {"timeout": seconds}}
+    return [_python(seconds, settings) if name == "python" else calculator for name in names]
 
 
 def _python(seconds: float, settings: ArealConversion) -> dict[str, Any]:
@@ -85,10 +86,6 @@ def _python(seconds: float, settings: ArealConversion) -> dict[str, Any]:
     if packages:
         options["packages"] = packages
     return {"use": "python", "options": options}
-
-
-def _calculator(seconds: float) -> dict[str, Any]:
-    return {"use": "calculator", "policy": {"timeout": seconds}}
 
 
 def _reward(settings: ArealConversion) -> dict[str, Any]:
