@@ -33,8 +33,7 @@ def judge(process: RestartingWorker, golds: Sequence[str], text: str, timeout: f
         raise RewardError(
             f"the answer can't be judged by math-verify: {error}", hint="Try: toolrl doctor math"
         ) from None
-    verdict: str = answer["verdict"]
-    return verdict
+    return str(answer["verdict"])
 
 
 class Verifier:

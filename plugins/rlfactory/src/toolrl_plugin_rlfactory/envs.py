@@ -180,8 +180,9 @@ TOOL_ENV_REGISTRY = {"base": BaseEnv, "search": SearchEnv}
 
 
 def extract_solution(text: str) -> str | None:
-    """The last <answer>…</answer>, thinking left out."""
-    answer = last_answer(_without_thinking(text))
+    """The last <answer>…</answer>, closed blocks of thinking left out."""
+    closed, end, rest = text.rpartition("</think>")
+    answer = last_answer(re.sub("<think>.*?</think>", "", closed + end, flags=re.DOTALL) + rest)
     return None if answer is None else answer.strip()
 
 
@@ -206,9 +207,3 @@ def tags_alternate(text: str, tag: str) -> bool:
     """Whether the tag's opening and closing marks take turns and close; False where there is none."""
     marks = [match[0] for match in re.finditer(rf"</?{tag}>", text)]
     return bool(marks) and marks == [f"<{tag}>", f"</{tag}>"] * (len(marks) // 2)
-
-
-def _without_thinking(text: str) -> str:
-    """A text without its closed blocks of thinking."""
-    closed, end, rest = text.rpartition("</think>")
-    return re.sub("<think>.*?</think>", "", closed + end, flags=re.DOTALL) + rest

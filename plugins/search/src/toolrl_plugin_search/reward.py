@@ -79,7 +79,8 @@ def final_score(text: str, golds: Sequence[str], factor: float) -> float:
     form = factor if _alternate(text, "answer") else -factor
     if _alternate(text, "tool_call") and text.count("</tool_call>") > MANY_CALLS:
         form -= factor
-    said = last_answer(_without_thinking(text))
+    closed, end, rest = text.rpartition("</think>")
+    said = last_answer(re.sub("<think>.*?</think>", "", closed + end, flags=re.DOTALL) + rest)
     if said is None:
         return -factor + 0.5 * form
     right = normalised(said) in {normalised(gold) for gold in golds}
@@ -90,9 +91,3 @@ def _alternate(text: str, tag: str) -> bool:
     """Whether opening and closing tags alternate, the first one opens and the last one closes. False for none."""
     tags = re.findall(f"</?{tag}>", text)
     return bool(tags) and tags == [f"<{tag}>", f"</{tag}>"] * (len(tags) // 2)
-
-
-def _without_thinking(text: str) -> str:
-    """The text without closed thinking blocks. Linear in the text."""
-    closed, end, rest = text.rpartition("</think>")
-    return re.sub("<think>.*?</think>", "", closed + end, flags=re.DOTALL) + rest

@@ -50,7 +50,7 @@ class AgentData:
     def image_data(self) -> list[Any]:
         """The task's images and those that tools answered so far, as PIL images. Raises ChatFormatError for one that
         can't be read."""
-        return [_loaded(item) for item in self.media if item.kind == "image"]
+        return [load_image(item.data, "agent_data.image_data") for item in self.media if item.kind == "image"]
 
     @cached_property
     def video_data(self) -> list[Any]:
@@ -62,7 +62,7 @@ class AgentData:
         images = tuple(item for item in media if item.kind == "image")
         self.media += images
         if "image_data" in vars(self):
-            self.image_data.extend(_loaded(item) for item in images)
+            self.image_data.extend(load_image(item.data, "agent_data.image_data") for item in images)
 
     def hand_on(self, episode: EpisodeContext, hide: Callable[[str], str]) -> None:
         """Note `extra_fields` for the reward function and the record. Warns of what JSON can't hold."""
@@ -75,10 +75,6 @@ class AgentData:
                     _warned.add(str(key))
                     kind = type(value).__name__
                     _log.warning("agent_data.extra_fields[%r] is %s and doesn't reach the reward", key, kind)
-
-
-def _loaded(item: Media) -> Any:
-    return load_image(item.data, "agent_data.image_data")
 
 
 def agent_data_of(episode: EpisodeContext) -> AgentData:
