@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -223,14 +224,15 @@ class Hostile(Refusing):
         self.wfile.write(body)
 
     def event(self) -> None:
-        """One event that never ends, each of its lines short."""
+        """One event that never ends, each of its lines short, and each line break in two parts."""
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.end_headers()
         try:
             while True:
-                self.wfile.write(b"data: " + b"x" * 1000 + b"\n")
+                self.wfile.write(b"\ndata: " + b"x" * 1000 + b"\r")
                 Hostile.sent += 1000
+                time.sleep(0.002)
         except OSError:
             pass
 

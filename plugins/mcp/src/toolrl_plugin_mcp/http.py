@@ -82,16 +82,16 @@ class WatchedClient(httpx2.AsyncClient):
 
     async def _bytes(self, request: Any, stream: Any, *, events: bool) -> AsyncIterator[bytes]:
         """A response's bytes; reports how they ended. A response is one message, or each of its `events` is one."""
-        size, begins = 0, True
+        size, before = 0, b"\n"
         try:
             async for chunk in stream:
                 for line in chunk.splitlines(keepends=True):
                     size += len(line)
                     if size > self._max_bytes:
                         raise httpx2.ReadError(f"a message has more than {self._max_bytes} bytes (max_message_bytes)")
-                    if events and begins and not line.strip(b"\r\n"):
-                        size = 0  # An empty line ends an event.
-                    begins = line.endswith((b"\n", b"\r"))
+                    if events and before in (b"\n", b"\r") and not line.strip(b"\r\n") and before + line != b"\r\n":
+                        size = 0  # An empty line ends an event; one break may come in two chunks.
+                    before = line[-1:]
                 yield chunk
         except (httpx2.TransportError, OSError) as error:
             self._trouble(request, f"a response broke off: {in_words(error)}")
