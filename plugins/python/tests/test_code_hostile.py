@@ -229,6 +229,13 @@ def test_a_program_cant_make_a_test_one_that_cant_be_run(isolation: str) -> None
     assert {score.value for score in scores_of(SPOILS, isolation)} == {0.0}
 
 
+def test_a_test_that_writes_its_own_verdict_is_an_error() -> None:
+    steps = ("import sys", "frame = sys._getframe()", "while 'wire' not in frame.f_locals: frame = frame.f_back",
+             "frame.f_locals['wire'].send('verdict', {'verdict': []})", "assert add(1, 2) == 3")  # fmt: skip
+    (score,) = scores_of([("def add(a, b): return a + b", ["\n".join(steps)])], "auto", timeout=20)
+    assert score.metrics["error"] == 1.0
+
+
 def test_a_result_far_longer_than_what_is_expected_is_not_read(isolation: str) -> None:
     program = "def add(a, b): return [[]] * 500_000"
     pairs = [(program, CALLS), (program, ["assert len(add(1, 2)) == 500_000"])]

@@ -181,7 +181,7 @@ async def _tested(case: AssertCase, solver: LineProgram, tester: LineProgram) ->
         return gone or _gone(await tester.end())
     verdict = _read(said[1])
     kinds: dict[Any, Kind] = {"passed": "passed", "failed": "wrong", "error": "error", "unfit": "unfit"}
-    return gone or Verdict(kinds.get(verdict.get("verdict"), "error"), str(verdict.get("detail", "")))
+    return gone or Verdict(kinds.get(str(verdict.get("verdict")), "error"), str(verdict.get("detail", "")))
 
 
 async def _ask(program: LineProgram, message: bytes) -> tuple[bytes, bytes] | None:
