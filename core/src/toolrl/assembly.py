@@ -143,13 +143,9 @@ async def assemble(
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
+        folder = _run_folder(directory, loaded, registry, ranks, total_steps, resume=resume, overwrite=overwrite)
         if ranks.first:
-            plugins = {plugin.name: plugin.version for plugin in registry.plugins}
-            create = partial(RunFolder.create, total_steps=total_steps, resume=resume, overwrite=overwrite)
-            folder = create(directory, loaded.resolved, plugins=plugins)
             backend.clean(folder.directory)
-        else:
-            folder = RunFolder(directory.absolute(), loaded.resolved, total_steps)
         stack.callback(folder.close)
         model = backend.load_model(source)
         builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
@@ -173,11 +169,21 @@ async def assemble(
             folder.begin()
         phase = RunPhase()
         if ranks.first:
-            facts = lambda: {**_facts(phase), **sampler.status()}  # noqa: E731
-            await stack.enter_async_context(status_file(folder.directory, facts))
+            status = status_file(folder.directory, lambda: {**_facts(phase), **sampler.status()})
+            await stack.enter_async_context(status)
         built = (loaded, registry, backend, model, here[0] if here else {})
         started = (sampler.engine, sampler.runner, limits, folder, events)
         yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
+
+
+def _run_folder(
+    directory: Path, loaded: LoadedConfig, registry: Registry, ranks: Ranks, total_steps: int, **begin: Any
+) -> RunFolder:
+    """The run's folder, which the first rank begins."""
+    if not ranks.first:
+        return RunFolder(directory.absolute(), loaded.resolved, total_steps)
+    plugins = {plugin.name: plugin.version for plugin in registry.plugins}
+    return RunFolder.create(directory, loaded.resolved, plugins=plugins, total_steps=total_steps, **begin)
 
 
 def _facts(phase: RunPhase) -> dict[str, Any]:
@@ -248,8 +254,8 @@ async def _sampler_elsewhere(
 def _status_here(activity: Activity, endpoints: Endpoints, restarts: RestartCounts) -> dict[str, Any]:
     """The status of this process, in the form of a worker's."""
     facts = {"worker": "here", "state": "ready", "pid": os.getpid(), "node": platform.node()}
-    here = {**facts, **activity.status(), "breakers": endpoints.states()}
-    return {"restarted": restarts.totals(), "workers": [here]}
+    facts |= {**activity.status(), "breakers": endpoints.states()}
+    return {"restarted": restarts.totals(), "workers": [facts]}
 
 
 @asynccontextmanager

@@ -172,3 +172,8 @@ class ToolsetError(ToolrlError):
     """
 
     fault = "tool"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class where it has none: for another library's error in a message."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

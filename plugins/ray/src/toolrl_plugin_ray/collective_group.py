@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import BroadcastOptions
 
+from toolrl.errors import first_line
 from toolrl_plugin_ray.messages import Rendezvous, TransferBrokenError
 
 CONNECT_SECONDS = 60.0
@@ -38,9 +39,8 @@ def broadcast(at: Rendezvous, tensors: Iterable[Any]) -> Iterator[Any]:
     try:
         yield from member.broadcast(tensors)
     except (RuntimeError, ValueError, OSError) as error:  # gloo and the store raise plain RuntimeErrors
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise TransferBrokenError(
-            f"a broadcast of weights was aborted: {reason}",
+            f"a broadcast of weights was aborted: {first_line(error)}",
             where="cluster.rollout_workers",
             hint="All nodes must reach each other on any port.",
         ) from error

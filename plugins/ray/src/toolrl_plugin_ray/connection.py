@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayError
 
 from toolrl.config.cluster import ClusterConfig
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_ray.placement import shown
 
 NAMESPACE = "toolrl"
@@ -70,7 +70,7 @@ def join_running_cluster() -> bool:
         ray.init(address="auto", namespace=NAMESPACE, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"policy.limit_scope: `cluster` needs a Ray cluster, and none can be joined: {_first_line(error)}",
+            f"policy.limit_scope: `cluster` needs a Ray cluster, and none can be joined: {first_line(error)}",
             hint="Start one by `ray start --head`, or name one's address in RAY_ADDRESS; for one process alone "
             "`limit_scope: local` does.",
         ) from error
@@ -113,8 +113,7 @@ def _join(config: ClusterConfig) -> None:
         ray.init(**options, **({"address": address} if address else local))
     except (ConnectionError, TimeoutError, ValueError, RuntimeError, OSError, RayError) as error:
         raise ConfigError(
-            f"cluster.address: {_described(config)} can't be {'joined' if address else 'started'}: "
-            f"{_first_line(error)}",
+            f"cluster.address: {_described(config)} can't be {'joined' if address else 'started'}: {first_line(error)}",
             hint="`ray status --address ADDRESS` shows its state. Driver and nodes need the same versions of "
             "Python and Ray. Leave cluster.address out to start a cluster on this machine for the run.",
         ) from error
@@ -139,7 +138,3 @@ def _check_listens(address: str) -> None:
 def _described(config: ClusterConfig) -> str:
     address = config.address or os.environ.get("RAY_ADDRESS")
     return f"the Ray cluster {address!r}" if address else "a Ray cluster on this machine"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

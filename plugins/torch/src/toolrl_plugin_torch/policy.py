@@ -12,10 +12,9 @@ from typing import Any
 import torch
 import transformers
 
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.adapters.lora import LoraAdapter, adapter_base, check_base, fingerprints, merge_from
 from toolrl_plugin_torch.device import pick_dtype
-from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.model_path import broken_model
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.temporary_models import temporary_folder

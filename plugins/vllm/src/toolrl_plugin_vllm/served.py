@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.config.model import Config
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, first_line
 from toolrl.protocols import BuildContext
 
 
@@ -51,9 +51,8 @@ class ServedBackend:
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=self._trusted)
             settings = AutoConfig.from_pretrained(source, trust_remote_code=self._trusted).get_text_config()
         except Exception as error:
-            first = str(error).strip().partition("\n")[0] or type(error).__name__
             raise ConfigError(
-                f"model.path: the tokenizer can't be loaded from {source!r}: {first}",
+                f"model.path: the tokenizer can't be loaded from {source!r}: {first_line(error)}",
                 hint="Give a folder with the config.json and the tokenizer of the model that is served.",
             ) from error
         return ServedModel(tokenizer, int(getattr(settings, "max_position_embeddings", 0) or 2**31))

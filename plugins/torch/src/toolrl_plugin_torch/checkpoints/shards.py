@@ -23,9 +23,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, metadata
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
-from toolrl.errors import CheckpointError
+from toolrl.errors import CheckpointError, first_line
 from toolrl.loop.ranks import Ranks
-from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 
 FOLDER = Path("trainer") / "shards"

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
-from toolrl_plugin_torch.error_text import first_line
+from toolrl.errors import first_line
 from toolrl_plugin_torch.fused.layer import Pass, Weights, layer
 from toolrl_plugin_torch.prefixes.tree import TokenTree, grow, trial_sequences
 from toolrl_plugin_torch.prefixes.tree_attention import model_inputs, over_trees

@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 import torch
 
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.batch import Sample, pack
-from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.prefixes.tree import trial_sequences
 from toolrl_plugin_torch.prefixes.tree_attention import CannotShareError, over_trees, without_adapter

@@ -24,10 +24,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from toolrl.errors import ConfigError, ToolrlError
+from toolrl.errors import ConfigError, ToolrlError, first_line
 from toolrl.loop.ranks import TOKEN, LostRanksError, OtherRankError, RankError, Ranks
 from toolrl_plugin_torch.device import pick_device
-from toolrl_plugin_torch.error_text import first_line
 from toolrl_plugin_torch.sharding.rendezvous import rendezvous, shared_token
 
 T = TypeVar("T")
