@@ -77,7 +77,8 @@ def test_what_is_not_there_is_told_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("")
     for path in (str(tmp_path), str(tmp_path / "*.jsonl"), str(tmp_path / "a.jsonl")):
         VerlDatasetOptions(path=path).check_files()
-        VerlToolOptions(tool_config_path=str(tmp_path / "a.jsonl")).check_files()
+    (tmp_path / "tools.yaml").write_text("tools: [{class_name: verl.tools.gsm8k_tool.Gsm8kTool, config: {}}]")
+    VerlToolOptions(tool_config_path=str(tmp_path / "tools.yaml")).check_files()
     missing = str(tmp_path / "none")
     for options in (
         VerlDatasetOptions(path=[str(tmp_path), missing]),

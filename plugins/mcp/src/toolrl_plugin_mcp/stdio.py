@@ -174,6 +174,8 @@ class ServerProcess:
             _log.warning("the guard %d doesn't end, and is killed", self._process.pid)
             self._process.kill()
             await self._ended(None)
+        self._process._transport.close()  # type: ignore[attr-defined]  # a stray child may keep pipes open
+        await asyncio.sleep(0)  # The loop closes them.
 
     def terminate(self) -> None:
         """Ask the guard to end the process and all that came of it."""

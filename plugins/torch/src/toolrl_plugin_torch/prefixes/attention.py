@@ -15,7 +15,7 @@ The part for GPUs (`_Packed`) has not been run on one yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby
@@ -95,22 +95,27 @@ class TreeAttention(torch.autograd.Function):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class _OneByOne:
-    """The tokens of one node see those of one: torch's kernel for CPUs, which knows no lengths."""
+    """The tokens of some nodes of one length each see their own, or those of one node see those of another: torch's
+    kernel for CPUs, which knows no lengths."""
 
     queries: slice
     keys: slice
     causal: bool
+    nodes: int = 1
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        inputs = (x.transpose(0, 1)[None] for x in (query, key, value))
-        out, total = kernel(*inputs, 0.0, self.causal, scale=scale)
-        return out[0].transpose(0, 1), total[0].transpose(0, 1)
+        out, total = kernel(*self._by_head((query, key, value)), 0.0, self.causal, scale=scale)
+        return out.transpose(1, 2).flatten(0, 1), total.transpose(1, 2).flatten(0, 1)
 
     def backward(self, tensors: Iterable[Tensor], scale: float) -> tuple[Tensor, ...]:
         kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        grads = kernel(*(x.transpose(0, 1)[None] for x in tensors), 0.0, self.causal, scale=scale)
-        return tuple(x[0].transpose(0, 1) for x in grads)
+        grads = kernel(*self._by_head(tensors), 0.0, self.causal, scale=scale)
+        return tuple(x.transpose(1, 2).flatten(0, 1) for x in grads)
+
+    def _by_head(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+        """`[tokens, heads, …]` to `[nodes, heads, tokens, …]`."""
+        return (x.unflatten(0, (self.nodes, -1)).transpose(1, 2) for x in tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,8 @@ def _calls(tree: TokenTree) -> list[_OneByOne] | list[_Packed]:
     """The nodes themselves, then what is below nodes: parents before children."""
     if tree.input_ids_N.is_cuda:
         return _packed(tree)
-    own = [_OneByOne(slice(node.start, node.end), slice(node.start, node.end), True) for node in tree.nodes]
+    runs = [list(run) for _, run in groupby(tree.nodes, key=lambda node: node.end - node.start)]
+    own = [_OneByOne(*[slice(run[0].start, run[-1].end)] * 2, True, len(run)) for run in runs]
     return own + [_OneByOne(slice(it.end, it.until), slice(it.start, it.end), False) for it in _forks(tree)]
 
 
