@@ -90,6 +90,29 @@ def test_an_env_and_a_manager_of_ones_own(folder: Path) -> None:
     assert [tool["use"] for tool in place["tools"]] == ["rlfactory", "mcp"]
 
 
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_class_on_a_base_that_is_not_there_is_told(folder: Path, beside: bool) -> None:
+    """RLFactory's VisionEnv is built on its MMEnv."""
+    (folder / "envs").mkdir()
+    vision = "from PIL import Image\nfrom .mmbase import MMEnv\n\n\nclass VisionEnv(MMEnv):\n    pass\n"
+    (folder / "envs" / "vision.py").write_text(vision)
+    if beside:
+        (folder / "envs" / "mmbase.py").write_text("from verl import DataProto\n\n\nclass MMEnv(ABC):\n    pass\n")
+    name = "actor_rollout_ref.env.name"
+    tree, report = of_file("main_grpo.sh", f"{name}=vision")
+    assert "envs/vision.py:VisionEnv isn't derived from one of Env, SearchEnv" in lost(report)[name]
+    assert tree["environments"]["default"]["rewards"] == [{"use": "rlfactory", "options": {"step_rewards": True}}]
+    if beside:
+        (folder / "envs" / "mmbase.py").write_text(
+            "from envs.base import Env\nfrom verl.utils.model import position_ids\n\n\nclass MMEnv(Env):\n    pass\n"
+        )
+        tree, report = of_file("main_grpo.sh", f"{name}=vision")
+        assert tree["environments"]["default"]["parser"]["options"]["env"] == "envs/vision.py:VisionEnv"
+        (folder / "envs" / "vision.py").write_text(vision + "from verl.utils.model import position_ids\n")
+        _, report = of_file("main_grpo.sh", f"{name}=vision")
+        assert "no stand-in" in lost(report)["envs/vision.py: verl.utils.model.position_ids"]
+
+
 def test_what_is_not_there_is_told() -> None:
     env = "actor_rollout_ref.env"
     tree, report = converted(f"{env}.name=vision", f"{env}.tool_manager=qwen2_5_vl", f"{env}.mcp_mode=pigeon",

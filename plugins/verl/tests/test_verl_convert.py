@@ -503,14 +503,19 @@ def test_what_a_tool_yaml_sets_in_vain_is_told(tmp_path: Path) -> None:
     assert any("none.json isn't here" in remark for remark in report.remarks)
 
 
-def test_a_tool_yaml_that_is_named_is_looked_into(tmp_path: Path) -> None:
-    tools = tmp_path / "tools.yaml"
+def test_files_that_are_named_are_looked_into(tmp_path: Path) -> None:
+    tools, reward = tmp_path / "tools.yaml", tmp_path / "reward.py"
     classes = ("verl.tools.agentbay_tool.AgentBayTool", "my_tools.YourTool", "verl.tools.gsm8k_tool.Gsm8kTool")
     entries = [{"class_name": name, "config": {"type": "native", "key": "${oc.env:NO_SUCH_KEY}"}} for name in classes]
     tools.write_text(yaml.safe_dump({"tools": entries}))
+    reward.write_text("import re\nfrom verl.utils.reward_score import gsm8k, prime_code\nimport verl.protocol\n")
     multi = "actor_rollout_ref.rollout.multi_turn"
-    _, report = converted(f"{multi}.tool_config_path={tools}")
+    _, report = converted(f"{multi}.tool_config_path={tools}", f"custom_reward_function.path={reward}")
     assert "this class of verl's isn't there" in lost(report)["verl.tools.agentbay_tool.AgentBayTool"]
     assert "my_tools.YourTool isn't below this folder: name its folder in `python_path`" in report.remarks
+    missing = {key for key in lost(report) if key.startswith(str(reward))}
+    assert missing == {f"{reward}: verl.utils.reward_score.prime_code", f"{reward}: verl.protocol"}
     tools.write_text("tools: [{class_name: a.B, config: {type: odd}}]")
-    assert "config.type is 'odd'" in lost(converted(f"{multi}.tool_config_path={tools}")[1])["tool_config_path"]
+    _, report = converted(f"{multi}.tool_config_path={tools}", f"{multi}.function_tool_path={tmp_path}/none.py")
+    assert "config.type is 'odd'" in lost(report)["tool_config_path"]
+    assert any("none.py isn't here" in remark for remark in report.remarks)

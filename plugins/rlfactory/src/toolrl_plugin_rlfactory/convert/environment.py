@@ -11,7 +11,7 @@ from typing import Any
 
 from toolrl.errors import ConfigError
 from toolrl_common.conversion import user_path
-from toolrl_plugin_rlfactory.convert.classes import class_beside, class_nodes
+from toolrl_plugin_rlfactory.convert.classes import CLASSES, class_beside, class_nodes, derives, look_at_imports
 from toolrl_plugin_rlfactory.convert.conversion import RLFactoryConversion
 from toolrl_plugin_rlfactory.managers import parse_mcp_tools_config
 from toolrl_plugin_rlfactory.options import REGISTERED
@@ -76,12 +76,18 @@ def _manager(settings: RLFactoryConversion) -> str:
     if isinstance(name, str) and ":" in name:
         return name
     found = class_beside(settings, f"tool_manager/{name}_manager.py", "Manager")
-    if found:
+    if found and derives(found):
+        look_at_imports(found, settings)
         return found
+    why = (
+        f"{found} isn't derived from one of {CLASSES}, and can't be run"
+        if found
+        else f"{name!r} isn't there, and no envs/tool_manager/{name}_manager.py has it"
+    )
     settings.lose(
         key,
-        f"{name!r} isn't there, and no envs/tool_manager/{name}_manager.py has it; the config reads calls as qwen3. "
-        "Name a class of your own by `tool_manager: module:Class` in the options of parser, toolset and reward",
+        f"{why}; the config reads calls as qwen3. Name a class of your own by `tool_manager: module:Class` in the "
+        "options of parser, toolset and reward",
     )
     return "qwen3"
 
@@ -92,13 +98,22 @@ def _env(settings: RLFactoryConversion) -> str | None:
     if isinstance(name, str) and ":" in name:
         return name
     found = class_beside(settings, f"{name}.py", "Env")
-    if not found and name != "search":
-        settings.lose(
-            f"{_ENV}.name",
-            f"{name!r} has no class in envs/ here or beside the script; the config scores as `search`. Name yours by "
-            "`env: envs/mine.py:MyEnv` in the options of parser, toolset and reward",
-        )
-    return found
+    if found and derives(found):
+        look_at_imports(found, settings)
+        return found
+    if name == "search" and not found:
+        return None
+    why = (
+        f"{found} isn't derived from one of {CLASSES}, and can't be run"
+        if found
+        else f"{name!r} has no class in envs/ here or beside the script"
+    )
+    settings.lose(
+        f"{_ENV}.name",
+        f"{why}; the config scores as `search`. Name yours by `env: envs/mine.py:MyEnv` in the options of parser, "
+        "toolset and reward",
+    )
+    return None
 
 
 def _tools(settings: RLFactoryConversion, classes: dict[str, Any]) -> list[dict[str, Any]]:

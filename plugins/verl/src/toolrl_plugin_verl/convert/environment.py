@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from toolrl_common.conversion import Conversion, user_path
-from toolrl_plugin_verl.convert.look import look_at_tools
+from toolrl_plugin_verl.convert.look import look_at_python, look_at_tools
 
 _MULTI = "actor_rollout_ref.rollout.multi_turn"
 _PARSERS = {
@@ -98,6 +98,7 @@ def _tools(settings: Conversion) -> list[dict[str, Any]]:
         look_at_tools(options["tool_config_path"], settings)
     if isinstance(functions, str) and functions:
         options["function_tool_path"] = user_path(functions)
+        look_at_python(options["function_tool_path"], settings)
     if not options:
         return []
     settings.remark(
@@ -181,6 +182,7 @@ def _reward(settings: Conversion) -> Any:
     sandbox = _sandbox(settings)
     if isinstance(path, str) and path:
         options["path"] = user_path(path)
+        look_at_python(options["path"], settings)
         if isinstance(name, str) and name and name != "compute_score":
             options["name"] = name
         if kwargs:
