@@ -520,4 +520,4 @@ def test_tools_of_an_episode_have_one_instance_id(make_toolset: Make, tmp_path: 
     assert {start for _, _, start in episodes} == {"7"}
     given = sys.modules["frame_tools"].GIVEN
     assert sorted(own for own, _ in given) == sorted(ids)
-    assert all(create == {"video": "v.mp4", "create_kwargs": {"video": "v.mp4"}} for _, create in given)
+    assert all(create == {"video": "v.mp4"} for _, create in given)

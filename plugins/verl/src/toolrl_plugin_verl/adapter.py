@@ -7,8 +7,9 @@
 agent_data=…) -> (ToolResponse, reward, metrics)` |
 
 All tools of an episode get one instance_id, its `agent_data.request_id`, unless their own `create` gives another.
-A tool that takes `**kwargs` gets the task's create_kwargs one by one, and as `create_kwargs`, too; one without gets
-what it names. Everything that a stage gets is a copy: a tool that changes its kwargs changes them for no other episode.
+A tool that takes `**kwargs` gets the task's create_kwargs one by one, and as `create_kwargs`, too, where its class
+names that; one without gets what it names. Everything that a stage gets is a copy: a tool that changes its kwargs
+changes them for no other episode.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class VerlTool(Tool):
         self._taken: Counter[Any] = Counter()
         """The ids in use."""
         self._signatures = {stage: _Signature(getattr(tool, stage)) for stage in _STAGES}
+        self._takes_whole = _names_create_kwargs(type(tool))
         self._has_reward = _overrides(tool, "calc_reward")
         self._told_id = False
 
@@ -75,7 +77,7 @@ class VerlTool(Tool):
         agent = agent_data_of(toolrl_episode)
         instance = self._instances[instance_id] = _Instance(agent.request_id, agent, toolrl_episode)
         signature = self._signatures["create"]
-        args, kwargs = signature.for_create(instance.id, copy.deepcopy(create_kwargs))
+        args, kwargs = signature.for_create(instance.id, copy.deepcopy(create_kwargs), whole=self._takes_whole)
         made = await self._loop.call(self._tool.create, *args, **kwargs)
         own_id, response = _created(made)
         if own_id is not None:
@@ -175,11 +177,13 @@ class _Signature:
         """True for `create(create_kwargs)`, which gets no id."""
         return self._positional[:1] == ["create_kwargs"] and "instance_id" not in self._parameters
 
-    def for_create(self, instance_id: str, create_kwargs: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def for_create(
+        self, instance_id: str, create_kwargs: dict[str, Any], *, whole: bool
+    ) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Arguments of `create`. What it doesn't take is left out where it takes them as `create_kwargs`; else Python
-        rejects it."""
+        rejects it. `whole`: `**kwargs` are to hold `create_kwargs`, too."""
         kwargs = dict(create_kwargs)
-        if "create_kwargs" in self._parameters or self._any:
+        if "create_kwargs" in self._parameters or (whole and self._any):
             kwargs.setdefault("create_kwargs", copy.deepcopy(create_kwargs))
             kwargs = self.accepted(kwargs)
         first = self._positional[0] if self._positional else None
@@ -195,6 +199,18 @@ class _Signature:
         if len(self._positional) <= position:
             return False
         return self._parameters[self._positional[position]].annotation in (str, "str")
+
+
+def _names_create_kwargs(cls: type) -> bool:
+    """True where code of the class or of a base, other than BaseTool, has the text `create_kwargs`, as in
+    `kwargs["create_kwargs"]`: what was written for verl before it handed them in whole doesn't."""
+    members = [member for base in cls.__mro__ if base is not BaseTool for member in vars(base).values()]
+    codes = [function.__code__ for function in map(inspect.unwrap, filter(inspect.isfunction, members))]
+    for code in codes:
+        if any(item == "create_kwargs" or item == ("create_kwargs",) for item in code.co_consts):
+            return True
+        codes.extend(item for item in code.co_consts if inspect.iscode(item))  # Of lambdas and comprehensions.
+    return False
 
 
 def _overrides(tool: Any, stage: str) -> bool:
