@@ -14,7 +14,7 @@ from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, started, task_wi
 
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.types import ToolCall
-from toolrl_plugin_verl.tools import ToolResponse
+from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
 from toolrl_testing import make_episode_context, make_task
 
 
@@ -67,7 +67,7 @@ def test_a_tool_of_0_9_1_gets_create_kwargs_whole_and_agent_data(make_toolset: M
 
 FIELDS = """
 from verl_guide_tools import LatestTool
-from toolrl_plugin_verl.tools import ToolResponse
+from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
 
 class Fields(LatestTool):
     async def create(self, instance_id, **kwargs):
@@ -145,7 +145,7 @@ def test_search_tool_says_that_the_server_is_not_there(make_toolset: Make, monke
 def test_kwargs_that_a_tool_changes_stay_as_they_are_for_others(make_toolset: Make, tmp_path: Any) -> None:
     (tmp_path / "greedy_tools.py").write_text(
         "from verl_guide_tools import LatestTool\n"
-        "from toolrl_plugin_verl.tools import ToolResponse\n"
+        "from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse\n"
         "class Greedy(LatestTool):\n"
         "    async def create(self, instance_id=None, items=None, **kwargs):\n"
         "        self.items = getattr(self, 'items', {})\n"
@@ -279,7 +279,7 @@ def test_one_id_of_a_tool_that_gets_none_is_told_and_works(
     """A stateless tool of 0.9.1 may give any id: there each call has an instance of its own."""
     (tmp_path / "stateless_tools.py").write_text(
         "from verl_guide_tools import LatestTool\n"
-        "from toolrl_plugin_verl.tools import ToolResponse\n"
+        "from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse\n"
         "class Stateless(LatestTool):\n"
         "    async def create(self, create_kwargs=None):\n"
         "        return 'instance_1', ToolResponse()\n"
@@ -305,7 +305,7 @@ def test_one_id_of_a_tool_that_gets_none_is_told_and_works(
 
 FUNCTIONS = '''
 from typing import Optional
-from toolrl_plugin_verl.tools import ToolResponse
+from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
 from toolrl_plugin_verl.tools.function_tool import function_tool
 
 @function_tool
@@ -521,3 +521,47 @@ def test_tools_of_an_episode_have_one_instance_id(make_toolset: Make, tmp_path: 
     given = sys.modules["frame_tools"].GIVEN
     assert sorted(own for own, _ in given) == sorted(ids)
     assert all(create == {"video": "v.mp4"} for _, create in given)
+
+
+SCHEMA = OpenAIFunctionToolSchema.model_validate(
+    {
+        "type": "function",
+        "function": {
+            "name": "your_tool",
+            "description": "Takes an answer.",
+            "parameters": {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]},
+        },
+    }
+)
+
+
+def test_the_guides_lifecycle_test_passes() -> None:
+    async def lifecycle() -> None:
+        tool = verl_guide_tools.YourTool(config={}, tool_schema=SCHEMA)
+        assert tool.name == "your_tool"
+        assert tool.get_openai_tool_schema().function.parameters.required == ["answer"]
+        instance_id = await tool.create(ground_truth="42")
+        assert isinstance(instance_id, str)
+        response, reward, metrics = await tool.execute(instance_id, {"answer": "42"})
+        assert (response, reward, metrics["calls"]) == ("call 1: 42", 0.5, 1)
+        assert await tool.calc_reward(instance_id) == 1.0
+        await tool.release(instance_id)
+        assert not tool._instance_dict
+
+    asyncio.run(lifecycle())
+
+
+def test_step_rewards_can_be_left_to_the_reward_function(make_toolset: Make) -> None:
+    async def run() -> Any:
+        task, context = task_with(kwargs("your_tool", ground_truth="4"))
+        async with started(make_toolset(YOUR_TOOL, step_rewards=False)) as box, box.open(task, context) as session:
+            return (await session.answer([ToolCall("your_tool", {"answer": "4"})]))[0].result
+
+    result = asyncio.run(run())
+    assert result.reward is None
+    assert result.metrics["tool_reward"] == 0.5
+
+
+def test_a_tool_without_a_schema_says_so() -> None:
+    with pytest.raises(ValueError, match="no tool schema"):
+        BaseTool({}, None)
