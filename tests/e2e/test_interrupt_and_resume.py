@@ -7,6 +7,8 @@ own; they are resumed in this one.
 
 from __future__ import annotations
 
+import json
+import shutil
 import signal
 import subprocess
 import time
@@ -410,3 +412,80 @@ def test_fine_tuning_saves_on_the_way_and_goes_on_too(own_place: Any, here: Any)
         losses.append([line.metrics["loss"] for line in lines])
         assert [line.step for line in lines] == [1, 2, 3, 4]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+ONE_BY_ONE: dict[str, Any] = {
+    "model": {"path": "runs/warm"},
+    # One episode at a time: what a model samples then doesn't depend on which others it is batched with.
+    "rollout": {"concurrency": 1},
+    "algorithm": {"group_size": 2, "preset": "grpo"},
+    "trainer": {
+        "steps": 4,
+        "prompts_per_step": 4,
+        "updates_per_step": 2,
+        "learning_rate": 1.0e-3,
+        "weight_decay": 0.1,
+        "keep_checkpoints": 9,
+    },
+    "data": {"eval": None, "train": {"use": "arithmetic", "options": {"size": 7, "kinds": ["tiny_sum"]}}},
+}
+
+
+@pytest.mark.slow
+def test_a_run_that_replays_goes_on_with_the_groups_it_had(own_place: Any, here: Any) -> None:
+    """What was finished, and what can be trained on again, is in the checkpoint."""
+    settings = {
+        **ONE_BY_ONE,
+        "rollout": {"max_staleness": 3, "replay": 0.5, "concurrency": 16},
+        "algorithm": {"group_size": 2, "preset": "grpo", "importance": {}, "rejection": {"level": "mean"}},
+        "trainer": {
+            **ONE_BY_ONE["trainer"], "steps": 5, "prompts_per_step": 2, "updates_per_step": 1, "save_every": 2,
+            "keep_checkpoints": 3,
+        },
+    }  # fmt: skip
+    config = own_place.config(settings)
+    arguments = ("train", config, "--set", "run.name=again")
+    done = here(*arguments, place=own_place)
+    assert done.returncode == 0, done.stderr
+    run = own_place.run("again")
+    for step in (4, 5):
+        shutil.rmtree(run.checkpoints / f"step-{step:06d}")
+    buffer = run.checkpoints / "step-000002" / "trainer" / "buffer.jsonl"
+    kept = [json.loads(line) for line in buffer.read_text().splitlines()]
+    assert any(group["uses"] for group in kept)
+    done = here(*arguments, "--resume", place=own_place)
+    assert done.returncode == 0, done.stderr
+
+    lines = run.metrics_lines("train")
+    assert [line.metrics["groups/replayed"] for line in lines] == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert [line.episodes for line in lines] == [4, 2, 2, 2, 2], "an episode is told of once"
+    assert all(line.metrics["episodes/trained"] == 4.0 for line in lines)
+    assert all(line.metrics["staleness/max"] <= 3 for line in lines)
+    assert all("importance/rejected" in line.metrics for line in lines)
+    stored = {item.episode.id: item.episode for item in run.episodes(kind="train")}
+    assert len(stored) == 12
+    for group in kept:
+        for episode in group["episodes"]:
+            # Those that waited are taken as they are; of those that were used some are not used again.
+            if episode["id"] in stored:
+                assert list(stored[episode["id"]].ids) == episode["ids"]
+
+
+@pytest.mark.slow
+def test_groups_without_spread_are_sampled_again(own_place: Any, here: Any) -> None:
+    settings = {
+        **ONE_BY_ONE,
+        "rollout": {"concurrency": 16, "temperature": 1.6},
+        "algorithm": {"group_size": 8, "preset": "dapo", "dynamic_sampling": True},
+        "trainer": {**ONE_BY_ONE["trainer"], "steps": 2, "prompts_per_step": 2},
+    }
+    config = own_place.config(settings)
+    for steps, more in (("1", []), ("2", ["--resume"])):
+        done = here(
+            "train", config, "--set", "run.name=full", "--set", f"trainer.steps={steps}", *more, place=own_place
+        )
+        assert done.returncode == 0, done.stderr
+    for line in own_place.run("full").metrics_lines("train"):
+        assert line.metrics["groups/flat"] == 0.0
+        assert line.metrics["episodes/trained"] == 16.0
+        assert line.episodes == 16 + 8 * line.metrics["groups/set_aside"]

@@ -143,6 +143,13 @@ def test_a_run_is_evaluated_beside_itself_from_any_folder(
     assert not any(tmp_path.iterdir())
 
 
+def test_the_dot_is_a_run_too(trained: Any, here: Any, monkeypatch: pytest.MonkeyPatch, workplace: Any) -> None:
+    monkeypatch.chdir(trained.folder.directory)
+    done = here("eval", ".", "--set", "evaluation.tasks=2", "--json", "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert done.json()["run"] == str(workplace.folder / "runs" / "grpo-eval")
+
+
 def test_rollout_samples_episodes_and_trains_nothing(trained: Any, here: Any, workplace: Any) -> None:
     done = here("rollout", trained.config, "--tasks", "3", "--episodes", "2", "--set", "run.name=sampled", "--json")
     assert done.returncode == 0, done.stderr

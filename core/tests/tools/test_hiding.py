@@ -10,13 +10,17 @@ import pytest
 
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ToolError
+from toolrl.rollout.environment import Environment, Limits, NamedReward
+from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut
-from toolrl.types import ToolCall, ToolResult
+from toolrl.types import Episode, Score, ToolCall, ToolResult
 from toolrl_testing.fakes import (
     FakeChatFormat,
+    FakeParser,
     RecordingToolset,
+    ScriptedEngine,
     make_episode_context,
     make_task,
 )
@@ -63,3 +67,16 @@ def test_a_secret_is_taken_out_before_an_error_is_cut(scene: Any, kind: str) -> 
     for text in asyncio.run(main()):
         assert SECRET[:4] not in text
         assert len(text) <= 60
+
+
+def test_what_a_failed_episode_keeps() -> None:
+    class Raises:
+        async def score(self, episode: Episode) -> Score:
+            raise ConnectionError(f"https://user:{SECRET}@host refused")
+
+    env = Environment("default", FakeParser(), FakeChatFormat(), ToolBox([]), [NamedReward("r", Raises())])
+    runner = Runner(ScriptedEngine(["x"]), {"default": env}, max_error_rate=1.0, hide=hide)
+    episode = asyncio.run(runner.run([make_task()], 1, Limits(10, 100), round_id="train-1"))[0].episodes[0]
+    assert episode.failure is not None
+    assert "${KEY}@host" in episode.failure.message
+    assert SECRET not in episode.failure.message + episode.failure.traceback

@@ -68,6 +68,28 @@ def test_files_are_handed_back(sandbox: Sandbox) -> None:
     assert done.files == {"out/b": bytes(range(256)) * 5000, "c": b""}
 
 
+def test_many_files_are_handed_back_beside_the_event_loop(sandbox: Sandbox) -> None:
+    names = [f"{number}.txt" for number in range(5000)]
+    argv = [PYTHON, "-I", "-S", "-c", "for n in range(5000): open(f'{n}.txt', 'w').write('x' * 100)"]
+    gaps = [0.0]
+
+    async def watch() -> None:
+        while True:
+            begin = time.monotonic()
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - begin)
+
+    async def main() -> dict[str, bytes]:
+        watching = asyncio.create_task(watch())
+        try:
+            return (await sandbox.run(argv, limits=ProgramLimits(scratch_mb=64), fetch=names)).files
+        finally:
+            watching.cancel()
+
+    assert asyncio.run(main()) == dict.fromkeys(names, b"x" * 100)
+    assert max(gaps) < 2
+
+
 def test_files_that_are_handed_back_lie_inside(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     code = f"import os; os.symlink({str(tmp_path / 'secret')!r}, 'link'); os.symlink('/', 'root'); os.mkfifo('fifo')"

@@ -89,6 +89,21 @@ def test_an_env_and_a_manager_of_ones_own(folder: Path) -> None:
     assert [tool["use"] for tool in place["tools"]] == ["rlfactory", "mcp"]
 
 
+def test_what_a_file_imports_that_is_not_there_is_told(folder: Path) -> None:
+    """RLFactory's VisionEnv is built on its MMEnv."""
+    (folder / "envs").mkdir()
+    vision, base = folder / "envs" / "vision.py", folder / "envs" / "mmbase.py"
+    vision.write_text("from PIL import Image\nfrom .mmbase import MMEnv\n\n\nclass VisionEnv(MMEnv):\n    pass\n")
+    _, report = of_file("main_grpo.sh", "actor_rollout_ref.env.name=vision")
+    assert "no stand-in" in lost(report)["envs/vision.py: envs.mmbase.MMEnv"]
+    base.write_text(
+        "from envs.base import Env\nfrom verl import DataProto\nfrom verl.utils.model import ids\n\n\nMMEnv = Env\n"
+    )
+    tree, report = of_file("main_grpo.sh", "actor_rollout_ref.env.name=vision")
+    assert tree["environments"]["default"]["parser"]["options"]["env"] == "envs/vision.py:VisionEnv"
+    assert [key for key in lost(report) if ".py: " in key] == [f"{base.resolve()}: verl.utils.model.ids"]
+
+
 def test_what_is_not_there_is_told() -> None:
     env = "actor_rollout_ref.env"
     tree, report = converted(f"{env}.name=vision", f"{env}.tool_manager=qwen2_5_vl", f"{env}.mcp_mode=pigeon",

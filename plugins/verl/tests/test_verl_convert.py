@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import verl_guides
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,6 +157,11 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["trainer.save_freq=10"], "trainer.save_every", 10),
         (["trainer.max_actor_ckpt_to_keep=5"], "trainer.keep_checkpoints", 5),
         (["MODEL.lora_rank=8", "MODEL.lora_alpha=32"], "model.lora.alpha", 32.0),
+        (["ACTOR.loss_agg_mode=seq-mean-token-mean"], "algorithm.loss_aggregation", "sequence_mean"),
+        (["ACTOR.clip_ratio=0.3"], "algorithm.clip_high", 0.3),
+        (["ACTOR.clip_ratio_high=0.28"], "algorithm.clip_low", 0.2),
+        (["ACTOR.use_kl_loss=True"], "algorithm.kl_correction", False),
+        (["MODEL.lora_rank=8"], "model.lora", {"rank": 8, "alpha": 16.0}),
         (
             ["MODEL.lora_rank=8", "MODEL.target_modules=[q_proj,v_proj]"],
             "model.lora.target_modules",
@@ -173,6 +179,8 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["MULTI.format=deepseek_v4"], "ENV.parser.options.renderer", "deepseek-v4"),
         (["MULTI.format=kimi"], "ENV.parser", "renderers"),
         (["MULTI.max_assistant_turns='5'"], "ENV.max_turns", 5),
+        (["MULTI.enable=true"], "ENV.max_turns", 32),
+        (["data.train_files=a", "data.train_max_samples='7'"], "data.train.options.limit", 7),
         (["trainer.total_training_steps='7'"], "trainer.steps", 7),
         (["+TEMPLATE.enable_thinking=False"], "ENV.chat_format.options.template_kwargs.enable_thinking", False),
         (["trainer.total_epochs=2"], "ENV.max_turns", 1),
@@ -243,6 +251,9 @@ def test_settings_are_carried_over(overrides: list[str], where: str, value: Any)
         ("ROLLOUT.full_determinism=True", "deterministic: true"),
         ("CORRECTION.rollout_rs=token", "mode: reject"),
         ("ROLLOUT.calculate_log_probs=True", "always"),
+        ("MULTI.max_assistant_turns=many", "'many' is no whole number"),
+        ("MULTI.max_tool_response_length=all", "'all' is no whole number"),
+        ("ACTOR.use_rollout_log_probs=True", "always"),
         ("algorithm.lam=0.9", "preset: ppo"),
     ],
 )
@@ -467,3 +478,38 @@ def problems_of(config: dict[str, Any]) -> list[str]:
     except ConfigError as error:
         return error.problems
     return []
+
+
+def test_what_a_tool_yaml_sets_in_vain_is_told(tmp_path: Path) -> None:
+    tools = tmp_path / "tools.yaml"
+    tools.write_text(
+        "tools:\n"
+        "  - class_name: verl.tools.mcp_search_tool.MCPSearchTool\n"
+        "    config: {rate_limit: 120, timeout: 120, use_mcp: true}\n"
+        "    mcp: {mcp_servers_config_path: ./none.json, tool_selected_list: [search]}\n"
+        "  - class_name: verl.tools.sandbox_fusion_tools.SandboxFusionTool\n"
+        "    config: {sandbox_fusion_url: 'http://x', rate_limit: 4, odd: 1}\n"
+    )
+    _, report = converted(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tools}")
+    told = {key.rpartition(": ")[2]: why for key, why in report.lost if key.startswith(str(tools))}
+    assert set(told) == {"tools[0].config.rate_limit", "tools[0].config.timeout", "tools[1].config.odd"}
+    assert "policy.timeout" in told["tools[0].config.timeout"]
+    assert any("none.json isn't here" in remark for remark in report.remarks)
+
+
+def test_files_that_are_named_are_looked_into(tmp_path: Path) -> None:
+    tools, reward = tmp_path / "tools.yaml", tmp_path / "reward.py"
+    classes = ("verl.tools.agentbay_tool.AgentBayTool", "my_tools.YourTool", "verl.tools.gsm8k_tool.Gsm8kTool")
+    entries = [{"class_name": name, "config": {"type": "native", "key": "${oc.env:NO_SUCH_KEY}"}} for name in classes]
+    tools.write_text(yaml.safe_dump({"tools": entries}))
+    reward.write_text("import re\nfrom verl.utils.reward_score import gsm8k, prime_code\nimport verl.protocol\n")
+    multi = "actor_rollout_ref.rollout.multi_turn"
+    _, report = converted(f"{multi}.tool_config_path={tools}", f"custom_reward_function.path={reward}")
+    assert "this class of verl's isn't there" in lost(report)["verl.tools.agentbay_tool.AgentBayTool"]
+    assert "my_tools.YourTool isn't below this folder: name its folder in `python_path`" in report.remarks
+    missing = {key for key in lost(report) if key.startswith(str(reward))}
+    assert missing == {f"{reward}: verl.utils.reward_score.prime_code", f"{reward}: verl.protocol"}
+    tools.write_text("tools: [{class_name: a.B, config: {type: odd}}]")
+    _, report = converted(f"{multi}.tool_config_path={tools}", f"{multi}.function_tool_path={tmp_path}/none.py")
+    assert "config.type is 'odd'" in lost(report)["tool_config_path"]
+    assert any("none.py isn't here" in remark for remark in report.remarks)

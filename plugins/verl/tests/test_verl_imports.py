@@ -13,6 +13,9 @@ import verl_guide_tools
 from verl_harness import YOUR_TOOL, Make, play
 
 from toolrl.errors import ConfigError
+from toolrl_common.conversion import Reading
+from toolrl_plugin_verl.convert.command import VerlConversion
+from toolrl_plugin_verl.convert.look import look_at_tools
 
 OWN = """
 import logging
@@ -184,8 +187,12 @@ def test_names_of_calls_and_pools_load(make_toolset: Make, tmp_path: Path) -> No
     make_toolset("tools:\n  - class_name: named_tools.YourTool\n", python_path=[str(tmp_path)])
 
 
-def test_what_has_no_stand_in_is_told(make_toolset: Make, tmp_path: Path) -> None:
+def test_what_has_no_stand_in_is_told(make_toolset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "lone_tools.py", "from verl.tools.base_tool import BaseTool\nfrom verl.workers import rollout\n")
     yaml = "tools:\n  - class_name: lone_tools.T\n"
     with pytest.raises(ConfigError, match=r"toolrl has no stand-in for verl.workers: install verl"):
         make_toolset(yaml, python_path=[str(tmp_path)])
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "tools.yaml", yaml)
+    look_at_tools("tools.yaml", report := VerlConversion(Reading(Path())))
+    assert [key for key, _ in report.lost] == [f"{tmp_path / 'lone_tools.py'}: verl.workers.rollout"]

@@ -102,3 +102,33 @@ def test_parquet_of_verls_preprocessing_runs(
     assert json.loads(capsys.readouterr().out)["errors/rate"] == 0
     lines = [json.loads(line) for line in (tmp_path / "dumps" / "0.jsonl").read_text().splitlines()]
     assert [line["gts"] for line in lines] == [row(0)["reward_model"]["ground_truth"]] * 4
+
+
+PLUGINS = {"geo3k": (), "sandbox": ("sandbox-fusion",)}
+
+
+@pytest.mark.parametrize("name", ["geo3k", "sandbox"])
+def test_the_guides_config_runs(
+    name: str,
+    model: Path,
+    sandbox: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    needs(*PLUGINS[name])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SANDBOX", sandbox)
+    (tmp_path / "model").symlink_to(model)
+    verl_guides.write_guide(tmp_path, name)
+    assert main(["verl", "convert", f"run_{name}.sh", "-o", "run.yaml"]) == 0
+    assert main(["config", "check", "run.yaml"]) == 0
+    capsys.readouterr()
+    sets = ["--set", "device=cpu", "--set", "threads=1", "--set", "rollout.max_turn_tokens=8"]
+    assert main(["rollout", "run.yaml", "--tasks", "2", "--json", *sets]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["errors/rate"] == 0, facts
+    lines = [json.loads(line) for line in (tmp_path / "dumps" / "0.jsonl").read_text().splitlines()]
+    assert len(lines) == 4
+    assert "What is 2 + 2?" in lines[0]["input"]
+    assert (lines[0]["gts"], lines[0]["score"], lines[0]["step"]) == ("4", 0.0, 0)

@@ -14,7 +14,7 @@ from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, play, started, t
 
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.types import ToolCall
-from toolrl_plugin_verl.tools import ToolResponse
+from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
 from toolrl_testing import make_episode_context, make_task
 
 
@@ -472,4 +472,48 @@ def test_tools_of_an_episode_have_one_instance_id(make_toolset: Make, tmp_path: 
     assert {start for _, _, start in episodes} == {"7"}
     given = sys.modules["frame_tools"].GIVEN
     assert sorted(own for own, _ in given) == sorted(ids)
-    assert all(create == {"video": "v.mp4", "create_kwargs": {"video": "v.mp4"}} for _, create in given)
+    assert all(create == {"video": "v.mp4"} for _, create in given)
+
+
+SCHEMA = OpenAIFunctionToolSchema.model_validate(
+    {
+        "type": "function",
+        "function": {
+            "name": "your_tool",
+            "description": "Takes an answer.",
+            "parameters": {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]},
+        },
+    }
+)
+
+
+def test_the_guides_lifecycle_test_passes() -> None:
+    async def lifecycle() -> None:
+        tool = verl_guide_tools.YourTool(config={}, tool_schema=SCHEMA)
+        assert tool.name == "your_tool"
+        assert tool.get_openai_tool_schema().function.parameters.required == ["answer"]
+        instance_id = await tool.create(ground_truth="42")
+        assert isinstance(instance_id, str)
+        response, reward, metrics = await tool.execute(instance_id, {"answer": "42"})
+        assert (response, reward, metrics["calls"]) == ("call 1: 42", 0.5, 1)
+        assert await tool.calc_reward(instance_id) == 1.0
+        await tool.release(instance_id)
+        assert not tool._instance_dict
+
+    asyncio.run(lifecycle())
+
+
+def test_step_rewards_can_be_left_to_the_reward_function(make_toolset: Make) -> None:
+    async def run() -> Any:
+        task, context = task_with(kwargs("your_tool", ground_truth="4"))
+        async with started(make_toolset(YOUR_TOOL, step_rewards=False)) as box, box.open(task, context) as session:
+            return (await session.answer([ToolCall("your_tool", {"answer": "4"})]))[0].result
+
+    result = asyncio.run(run())
+    assert result.reward is None
+    assert result.metrics["tool_reward"] == 0.5
+
+
+def test_a_tool_without_a_schema_says_so() -> None:
+    with pytest.raises(ValueError, match="no tool schema"):
+        BaseTool({}, None)

@@ -27,6 +27,9 @@ from toolrl.plugins.checks import check_components, check_plugin_module, nearest
 from toolrl.plugins.discovery import DISABLE, broken, examine, find_plugins, import_plugin
 from toolrl.plugins.info import PluginInfo
 
+_MOVED = {("chat_formats", f"builtin/{name}"): f"chat/{name}" for name in ("plain", "template")}
+"""By kind and full name, components of core that a plugin has now: older configs may name them so."""
+
 
 @dataclass(frozen=True)
 class RegisteredComponent:
@@ -79,9 +82,10 @@ class Registry:
 
     def get(self, kind: str, name: str) -> RegisteredComponent:
         """The component that a config calls `name`. Raises UnknownComponentError or AmbiguousComponentError."""
-        matches = [it for it in self._of(kind) if name in it.names]
+        now = _MOVED.get((kind, name), name)
+        matches = [it for it in self._of(kind) if now in it.names]
         if not matches:
-            raise self._unknown(kind, name)
+            raise self._unknown(kind, now)
         if len(matches) > 1:
             names = [it.qualified for it in matches]
             raise AmbiguousComponentError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -13,6 +12,11 @@ from typing import Any
 
 from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError, DataError
+
+try:
+    import fcntl
+except ImportError:  # Windows: runs there are not guarded against a second writer
+    fcntl = None  # type: ignore[assignment]
 
 MAX_CONFIG = 2**20
 """Bytes of a run's config."""
@@ -120,11 +124,12 @@ class FolderLock:
     def acquire(self) -> bool:
         """False where another process holds it."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            return False
+        if fcntl is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(handle)
+                return False
         self._handle = handle
         return True
 
@@ -135,7 +140,7 @@ class FolderLock:
 
     def held_elsewhere(self) -> bool:
         """True where a living process writes this folder."""
-        if self._handle is not None or not self._path.exists():
+        if self._handle is not None or fcntl is None or not self._path.exists():
             return False
         handle = os.open(self._path, os.O_RDONLY)
         try:

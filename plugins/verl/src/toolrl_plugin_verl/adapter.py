@@ -7,16 +7,19 @@
 agent_data=…) -> (ToolResponse, reward, metrics)` |
 
 All tools of an episode get one instance_id, its `agent_data.request_id`, unless their own `create` gives another.
-A tool that takes `**kwargs` gets the task's create_kwargs one by one, and as `create_kwargs`, too; one without gets
-what it names. Everything that a stage gets is a copy: a tool that changes its kwargs changes them for no other episode.
+A tool that takes `**kwargs` gets the task's create_kwargs one by one, and as `create_kwargs`, too, where its class
+names that; one without gets what it names. Everything that a stage gets is a copy: a tool that changes its kwargs
+changes them for no other episode.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +66,7 @@ class VerlTool(Tool):
         self._step_rewards = step_rewards
         self._hide = hide
         self._instances: dict[str, _Instance] = {}
+        self._takes_whole = _names_create_kwargs(type(tool))
         self._has_reward = _overrides(tool, "calc_reward")
         self._told_id = False
 
@@ -71,7 +75,8 @@ class VerlTool(Tool):
     ) -> Message | None:
         agent = agent_data_of(toolrl_episode)
         instance = self._instances[instance_id] = _Instance(agent.request_id, agent, toolrl_episode)
-        args, kwargs = _create_arguments(self._tool.create, instance.id, copy.deepcopy(create_kwargs))
+        given = copy.deepcopy(create_kwargs)
+        args, kwargs = _create_arguments(self._tool.create, instance.id, given, whole=self._takes_whole)
         made = await self._loop.call(self._tool.create, *args, **kwargs)
         own_id, response = _created(made)
         problem = f"create() gave the id {own_id!r:.80}, which another episode's instance has"
@@ -145,20 +150,30 @@ def _positional(stage: Any) -> list[inspect.Parameter]:
 
 
 def _create_arguments(
-    create: Any, instance_id: str, create_kwargs: dict[str, Any]
+    create: Any, instance_id: str, create_kwargs: dict[str, Any], *, whole: bool
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """What `create` gets. Kwargs that it doesn't take are left out where it takes them as `create_kwargs`; else Python
-    rejects them."""
-    kwargs = dict(create_kwargs)
-    if whole := accepted(create, {"create_kwargs": copy.deepcopy(create_kwargs)}):
-        kwargs = accepted(create, {**whole, **kwargs})
+    rejects them. `whole`: its `**kwargs` are to hold `create_kwargs`, too."""
+    kwargs, parameters = dict(create_kwargs), inspect.signature(create).parameters
+    if "create_kwargs" in parameters or (whole and accepted(create, {"create_kwargs": None})):
+        kwargs = accepted(create, {"create_kwargs": copy.deepcopy(create_kwargs), **kwargs})
     first = next((parameter.name for parameter in _positional(create)), "create_kwargs")
     if first != "create_kwargs" and first not in create_kwargs:
         kwargs.pop("instance_id", None)
         return (instance_id,), kwargs
-    if "instance_id" in inspect.signature(create).parameters:
+    if "instance_id" in parameters:
         kwargs["instance_id"] = instance_id
     return (), kwargs
+
+
+def _names_create_kwargs(cls: type) -> bool:
+    """True where the class or a base says `"create_kwargs"`, as in `kwargs["create_kwargs"]`: tools from before verl
+    handed them in whole don't, and may pass all their kwargs on."""
+    for base in cls.__mro__:
+        with contextlib.suppress(OSError, TypeError):  # No source: a class of Python's, or made at runtime.
+            if base is not BaseTool and re.search(r"[\"']create_kwargs[\"']", inspect.getsource(base)):
+                return True
+    return False
 
 
 def _wants_text(execute: Any) -> bool:

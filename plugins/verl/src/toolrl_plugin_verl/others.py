@@ -17,7 +17,11 @@ _SANDBOX_OPTIONS = (
     "sandbox_fusion_url", "num_workers", "rate_limit", "enable_global_rate_limit", "default_timeout",
     "default_language", "memory_limit_mb",
 )  # fmt: skip
-_SET_ELSEWHERE = "set `policy.timeout` and `policy.rate` of the tool in the toolrl config"
+_USED: dict[str, tuple[Sequence[str], str]] = {
+    "mcp": (("use_mcp",), "set `policy.timeout` and `policy.rate` of the tool in the toolrl config"),
+    "sandbox_fusion": (_SANDBOX_OPTIONS, "more can be set where the tool `code_interpreter` is used by itself"),
+}
+"""By type, the keys of `config` that are used, and what to do about others."""
 SANDBOX_TOOL = "code_interpreter"
 _log = logging.getLogger(__name__)
 
@@ -36,7 +40,7 @@ def mcp_toolset(entry: ToolYamlEntry, context: BuildContext) -> Toolset:
     selected = entry.mcp.get("tool_selected_list") or []
     if not isinstance(selected, list) or not all(isinstance(name, str) for name in selected):
         raise ConfigError("mcp.tool_selected_list isn't a list of names", where=entry.place)
-    _tell_ignored(entry, ("use_mcp",), _SET_ELSEWHERE)
+    _tell_ignored(entry)
     options = {"config": str(Path(path).expanduser()), "include": selected, "names": "short"}
     return _built("mcp/mcp", "mcp", options, entry, context)
 
@@ -51,7 +55,7 @@ def sandbox_toolset(entry: ToolYamlEntry, context: BuildContext, *, compat: str 
             where=entry.place,
             hint=f"Write {SANDBOX_TOOL!r} there and rename it in the toolrl config: as: {{{SANDBOX_TOOL}: {name}}}.",
         )
-    _tell_ignored(entry, _SANDBOX_OPTIONS, f"more can be set where the tool `{SANDBOX_TOOL}` is used by itself")
+    _tell_ignored(entry)
     options: dict[str, Any] = {key: entry.config[key] for key in _SANDBOX_OPTIONS if entry.config.get(key) is not None}
     if isinstance(function.get("description"), str) and function["description"]:
         options["description"] = function["description"]
@@ -60,8 +64,14 @@ def sandbox_toolset(entry: ToolYamlEntry, context: BuildContext, *, compat: str 
     return _built("sandbox-fusion/code_interpreter", "sandbox", options, entry, context)
 
 
-def _tell_ignored(entry: ToolYamlEntry, used: Sequence[str], instead: str) -> None:
-    keys = sorted(set(map(str, entry.config)) - set(used))
+def ignored(entry: ToolYamlEntry) -> tuple[list[str], str]:
+    """Keys of an entry's `config` that aren't used, and what to do instead."""
+    used, instead = _USED.get(entry.type, (entry.config, ""))
+    return sorted(set(map(str, entry.config)) - set(used)), instead
+
+
+def _tell_ignored(entry: ToolYamlEntry) -> None:
+    keys, instead = ignored(entry)
     if keys:
         _log.warning("%s: config.%s isn't used; %s", entry.place, ", config.".join(keys), instead)
 

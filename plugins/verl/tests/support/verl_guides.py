@@ -104,6 +104,8 @@ ANSWER_SCHEMA = """
 TOOLS = {
     "gsm8k": 'tools:\n  - class_name: "verl.tools.gsm8k_tool.Gsm8kTool"\n    config:\n      type: native'
     + ANSWER_SCHEMA.format(name="calc_gsm8k_reward"),
+    "geo3k": 'tools:\n  - class_name: "verl.tools.geo3k_tool.Geo3kTool"\n    config: {}'
+    + ANSWER_SCHEMA.format(name="calc_geo3k_reward"),
     "search": """
 tools:
   - class_name: verl.tools.search_tool.SearchTool
@@ -154,10 +156,11 @@ tools:
           required: ["code"]
 """,
 }
-TURNS = {"gsm8k": 5, "search": 2, "sandbox": 5}
-SOURCES = {"gsm8k": "openai/gsm8k", "search": "openai/gsm8k", "sandbox": "openai/gsm8k"}
+TURNS = {"gsm8k": 5, "geo3k": 5, "search": 2, "sandbox": 5}
+SOURCES = {"gsm8k": "openai/gsm8k", "geo3k": "hiyouga/geometry3k", "search": "openai/gsm8k", "sandbox": "openai/gsm8k"}
 KWARGS: dict[str, Any] = {
     "gsm8k": {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": "4"}}},
+    "geo3k": {"calc_geo3k_reward": {"create_kwargs": {"ground_truth": "4"}}},
     "search": {"search": {"create_kwargs": {"ground_truth": "4", "question": "?", "data_source": "searchR1_nq"}}},
     "sandbox": {"code_interpreter": {"create_kwargs": {"ground_truth": "4"}}},
 }

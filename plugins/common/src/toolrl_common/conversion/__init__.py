@@ -15,6 +15,7 @@ class Convert(ConvertCommand):
 """
 
 from toolrl_common.conversion.command import ConvertCommand
+from toolrl_common.conversion.imports import Imports
 from toolrl_common.conversion.script import has_branches, read_script
 from toolrl_common.conversion.settings import (
     SMALLEST,
@@ -36,6 +37,7 @@ __all__ = [
     "UNKNOWN_KEY",
     "Conversion",
     "ConvertCommand",
+    "Imports",
     "Number",
     "Reading",
     "count",

@@ -52,7 +52,7 @@ _OWN_FOLDER = re.compile(
 _BEFORE = ("export", "declare", "local", "readonly", "then", "else", "do", "nohup", "time", "exec", "!")
 _BRANCH = re.compile(r"^\s*(?:if|case|for|while|until)\s|(?:&&|\|\|)\s*\w+=", re.MULTILINE)
 _NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?")
-_SUM = re.compile(r"(?:(?!\*\*|//)[0-9()+*/ -]){1,200}")
+_SUM = re.compile(r"(?:(?!\*\*|//)[0-9()+*/% -]){1,200}")
 
 
 def read_script(text: str, name: str) -> Iterator[list[str]]:
@@ -170,9 +170,9 @@ class _Script:
 
     def _computed(self, text: str) -> str:
         """The value of an arithmetic expression."""
-        plain = _NAME.sub(lambda match: self._variable(match[1], None), text)
+        plain = _NAME.sub(lambda match: f"({self._variable(match[1], None)})", text)
         try:
-            # Digits, brackets and four operations alone: nothing else is evaluated. Decimal's division truncates.
+            # Digits, brackets and five operations alone: nothing else is evaluated. Decimal's division truncates.
             written = re.sub(r"\d+", r"D(\g<0>)", plain).replace("/", "//")
             return str(int(eval(written, {"D": Decimal}))) if _SUM.fullmatch(plain) else UNKNOWN
         except (SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError):

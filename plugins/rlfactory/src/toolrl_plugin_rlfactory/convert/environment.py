@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_common.conversion import Conversion, user_path
+from toolrl_common.conversion import Conversion, Imports, user_path
+from toolrl_plugin_rlfactory.loading import STAND_INS, own_spec, place_of
 from toolrl_plugin_rlfactory.managers import parse_mcp_tools_config
 from toolrl_plugin_rlfactory.options import REGISTERED
 
@@ -101,8 +102,20 @@ def _class_beside(settings: Conversion, file: str, base: str) -> str | None:
         nodes = _class_nodes(path)
         found = [node.name for node in nodes if any(ast.unparse(item).endswith(base) for item in node.bases)]
         if found:
+            _look_at_imports(path, settings)
             return f"{path.as_posix()}:{found[-1]}"
     return None
+
+
+def _look_at_imports(path: Path, settings: Conversion) -> None:
+    root = place_of(path)[1]
+    Imports(
+        settings,
+        ("envs", "verl"),
+        own=lambda name: getattr(own_spec(name, root), "origin", None),
+        stand_in=STAND_INS.get,
+        package=lambda file: place_of(file)[0],
+    ).look(path.as_posix())
 
 
 def _class_nodes(file: Path) -> list[ast.ClassDef]:

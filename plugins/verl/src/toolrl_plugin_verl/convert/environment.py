@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
-from toolrl_common.conversion import Conversion, expanded, user_path
+from toolrl_common.conversion import Conversion, user_path
+from toolrl_plugin_verl.convert.look import look_at_python, look_at_tools
 
 _MULTI = "actor_rollout_ref.rollout.multi_turn"
 _PARSERS = {
@@ -95,12 +95,10 @@ def _tools(settings: Conversion) -> list[dict[str, Any]]:
     options: dict[str, Any] = {}
     if isinstance(config, str) and config:
         options["tool_config_path"] = user_path(config)
-        if not Path(expanded(options["tool_config_path"])).is_file():
-            settings.remark(
-                f"tool_config_path: {options['tool_config_path']} isn't here; it has to be where the run starts"
-            )
+        look_at_tools(options["tool_config_path"], settings)
     if isinstance(functions, str) and functions:
         options["function_tool_path"] = user_path(functions)
+        look_at_python(options["function_tool_path"], settings)
     if not options:
         return []
     settings.remark(
@@ -184,6 +182,7 @@ def _reward(settings: Conversion) -> Any:
     sandbox = _sandbox(settings)
     if isinstance(path, str) and path:
         options["path"] = user_path(path)
+        look_at_python(options["path"], settings)
         if isinstance(name, str) and name and name != "compute_score":
             options["name"] = name
         if kwargs:
