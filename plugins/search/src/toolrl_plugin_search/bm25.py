@@ -3,8 +3,8 @@
 The method is MaxScore. A query's words are taken in order of the most that each can weigh. Their weights are added up
 passage by passage, until the words that are left can't lift a passage without any of the earlier words among the best
 `topk`. These last words, the frequent ones, are looked up for the remaining candidates only, and candidates drop out on
-the way. Sums are of single precision so far; the remaining candidates are added up once more in double precision,
-always in the same order, so that scores don't depend on the path. Equal scores stand in the order of the corpus.
+the way. Each passage's weights are added in this order, so a score doesn't depend on the other passages. Equal scores
+stand in the order of the corpus.
 """
 
 from __future__ import annotations
@@ -26,31 +26,27 @@ from toolrl_plugin_search.passages import Hit, PassageStore
 MAX_QUERY_WORDS = 512
 """Of a query, so many words count."""
 _BLOCK = 64
-_ROUNDING = 4e-7
-"""For each word of a query, the share of a sum that single precision may have lost."""
+_ROUNDING = 1e-9
+"""The share by which a sum of bounds may be too small."""
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A word of a query, with what the index has of it."""
+    """A word of a query, and the passages that have it."""
 
     number: int
-    factor: float
+    factor: np.float64
     """How often it stands in the query."""
     most: float
     """The most that it adds to a score."""
-    row: Array | None
-    """A weight for every passage; else there is a list."""
     passages: Array
     weights: Array
 
     def of(self, candidates: Array) -> Array:
-        """Its weight in each of these passages."""
-        if self.row is not None:
-            return self.row[candidates]
-        places: Array = np.minimum(np.searchsorted(self.passages, candidates), len(self.passages) - 1)
-        found: Array = np.where(self.passages[places] == candidates, self.weights[places], np.float32(0))
+        """What it adds to the score of each of these passages."""
+        places = np.minimum(np.searchsorted(self.passages, candidates), len(self.passages) - 1)
+        found: Array = self.factor * np.where(self.passages[places] == candidates, self.weights[places], np.float32(0))
         return found
 
 
@@ -70,8 +66,6 @@ class Bm25Index:
         try:
             self.passages = PassageStore(folder)
             self._words = _Words(folder)
-            self._rows = _mapped(folder / "rows.npy")
-            self._row_of = _mapped(folder / "words.rows.npy")
             self._starts = _mapped(folder / "words.lists.npy")
             self._most = _mapped(folder / "words.best.npy")
             self._listed = _mapped(folder / "lists.passages.npy")
@@ -84,17 +78,15 @@ class Bm25Index:
 
     def _check(self, folder: Path, facts: Mapping[str, Any]) -> None:
         """Raises DataError where the files aren't of one index, or one of them isn't whole."""
-        size, passages = len(self._words), len(self)
+        size, entries = len(self._words), int(self._starts[-1])
         check_sizes(
             folder,
             {
-                "index.json": (facts.get("passages"), passages),
-                "words.rows.npy": (self._row_of.shape, (size,)),
+                "index.json": ((facts.get("passages"), facts.get("entries")), (len(self), entries)),
                 "words.best.npy": (self._most.shape, (size,)),
                 "words.lists.npy": (self._starts.shape, (size + 1,)),
-                "lists.passages.npy": (self._listed.shape, (int(self._starts[-1]),)),
+                "lists.passages.npy": (self._listed.shape, (entries,)),
                 "lists.weights.npy": (self._weights.shape, self._listed.shape),
-                "rows.npy": (self._rows.shape[1:], (passages,)),
             },
         )
 
@@ -113,7 +105,7 @@ class Bm25Index:
         try:
             sums = self._sums.pop()
         except IndexError:  # None is left, or another thread was first.
-            sums = np.zeros(len(self), dtype=np.float32)
+            sums = np.zeros(len(self), dtype=np.float64)
         found = _best(terms, sums, topk)
         self._sums.append(sums)  # Not where that fails: some sums may not be zero then.
         return found
@@ -129,67 +121,43 @@ class Bm25Index:
             number = self._words.number(word)
             if number is None:
                 continue
-            row, start, end = int(self._row_of[number]), int(self._starts[number]), int(self._starts[number + 1])
-            found.append(
-                _Term(
-                    number,
-                    float(count),
-                    count * float(self._most[number]),
-                    self._rows[row] if row >= 0 else None,
-                    self._listed[start:end],
-                    self._weights[start:end],
-                )
-            )
+            its = slice(int(self._starts[number]), int(self._starts[number + 1]))
+            most = count * float(self._most[number])
+            found.append(_Term(number, np.float64(count), most, self._listed[its], self._weights[its]))
         return sorted(found, key=lambda term: (-term.most, term.number))
 
 
 def _best(terms: list[_Term], sums: Array, topk: int) -> list[tuple[int, float]]:
     """The best passages. `sums` are zeros, and are so again afterwards."""
-    rest = np.concatenate([np.cumsum([term.most for term in terms][::-1])[::-1], [0.0]])
-    slack = _ROUNDING * (len(terms) + 2) * float(rest[0])
+    most = [term.most for term in terms]
+    rest = [(1 + _ROUNDING) * sum(most[place:]) for place in range(len(terms) + 1)]
     bar = 0.0
     """So much the last of the best has at least."""
     added = 0
-    while added < len(terms) and not bar > rest[added] + slack:
+    while added < len(terms) and bar <= rest[added]:
         term = terms[added]
-        _add(term, sums)
-        seen = sums if term.row is not None else sums[term.passages]
-        bar = max(bar, _kth(seen, topk) - slack)
+        sums[term.passages] += term.factor * term.weights
+        bar = max(bar, _kth(sums[term.passages], topk))
         added += 1
-    candidates, scores = _candidates(terms[:added], sums, bar - float(rest[added]) - slack)
+    candidates, scores = _candidates(terms[:added], sums, bar - rest[added])
     for place in range(added, len(terms)):
-        term = terms[place]
-        scores += np.float32(term.factor) * term.of(candidates)
-        bar = max(bar, _kth(scores, topk) - slack)
-        kept = scores >= bar - float(rest[place + 1]) - slack
+        scores += terms[place].of(candidates)
+        bar = max(bar, _kth(scores, topk))
+        kept = scores >= bar - rest[place + 1]
         candidates, scores = candidates[kept], scores[kept]
-    return _final(terms, candidates, topk)
-
-
-def _add(term: _Term, sums: Array) -> None:
-    if term.row is not None:
-        sums += term.row if term.factor == 1 else np.float32(term.factor) * term.row
-    else:
-        sums[term.passages] += term.weights if term.factor == 1 else np.float32(term.factor) * term.weights
+    best = np.lexsort((candidates, -scores))[:topk]
+    return [(int(candidates[place]), float(scores[place])) for place in best]
 
 
 def _candidates(terms: list[_Term], sums: Array, least: float) -> tuple[Array, Array]:
-    """The passages with a sum of at least `least` and above 0, ascending, with their sums. Makes all sums zero."""
-    if any(term.row is not None for term in terms):
-        found = np.flatnonzero(sums >= least if least > 0 else sums > 0)
-        scores = sums[found]
-        sums.fill(0)
-        return found, scores
+    """The passages with a sum of at least `least` and above 0, with their sums. Makes all sums zero."""
     parts = []
     for term in terms:
         seen = sums[term.passages]
         kept = seen >= least if least > 0 else seen > 0
         parts.append((term.passages[kept], seen[kept]))
         sums[term.passages] = 0  # So that a later word doesn't give the same passage once more.
-    found = np.concatenate([passages for passages, _ in parts])
-    scores = np.concatenate([seen for _, seen in parts])
-    order = np.argsort(found)
-    return found[order], scores[order]
+    return np.concatenate([passages for passages, _ in parts]), np.concatenate([seen for _, seen in parts])
 
 
 def _kth(values: Array, k: int) -> float:
@@ -201,14 +169,6 @@ def _kth(values: Array, k: int) -> float:
         whole = len(values) // _BLOCK * _BLOCK
         values = values[:whole].reshape(-1, _BLOCK).max(axis=1)
     return float(np.partition(values, len(values) - k)[len(values) - k])
-
-
-def _final(terms: list[_Term], candidates: Array, topk: int) -> list[tuple[int, float]]:
-    scores: Array = np.zeros(len(candidates), dtype=np.float64)
-    for term in sorted(terms, key=lambda term: term.number):
-        scores += term.factor * term.of(candidates).astype(np.float64)
-    best = np.lexsort((candidates, -scores))[:topk]
-    return [(int(candidates[i]), float(scores[i])) for i in best if scores[i] > 0]
 
 
 class _Words:

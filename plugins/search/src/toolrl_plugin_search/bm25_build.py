@@ -8,9 +8,7 @@ as in Lucene, without its rounding of lengths. Passages are read in blocks of so
 word and passage are sorted and counted, and wait on disk; when all frequencies are known, they are put together by
 word. Memory is needed for one block, the vocabulary, and some bytes a passage.
 
-A word's list holds passage numbers and weights, 8 bytes an entry. For a word of an eighth of all passages or more, a
-row with a weight for every passage takes its place: it is added up without looking numbers up, and isn't more than
-four times as large.
+A word's list holds passage numbers and weights, 8 bytes an entry.
 """
 
 from __future__ import annotations
@@ -34,8 +32,6 @@ from toolrl_plugin_search.passages import Passage, passage_writer
 K1, B = 0.9, 0.4
 """Those of Pyserini, which Search-R1 uses."""
 BLOCK_WORDS = 4_000_000
-ROW_SHARE = 8
-"""A word of one in so many passages gets a row."""
 MOST_PASSAGES = 2**31 - 1
 RULES = "words-1"
 """How texts become words. Written into an index: what was indexed by other rules can't be searched by these."""
@@ -137,16 +133,13 @@ class _Blocks:
         lengths = np.asarray(self.lengths[self._first :], dtype=np.int64)
         keys = np.asarray(self._numbers, dtype=np.int64) * max(count, 1)
         keys += np.repeat(np.arange(count), lengths)
-        keys.sort()
-        starts = np.flatnonzero(np.diff(keys, prepend=-1))
-        frequencies = np.diff(starts, append=len(keys)).astype(np.int32)
-        pairs = keys[starts]
+        pairs, frequencies = np.unique(keys, return_counts=True)
         file = self._folder / f"block-{len(self.files)}.npz"
         np.savez(
             file,
             word=(pairs // max(count, 1)).astype(np.int32),
             passage=(pairs % max(count, 1) + self._first).astype(np.int32),
-            frequency=frequencies,
+            frequency=frequencies.astype(np.int32),
         )
         self.files.append(file)
         self._numbers = array("i")
@@ -171,39 +164,28 @@ def _join(folder: Path, blocks: _Blocks, k1: float, b: float) -> BuildResult:
     for word, _, _ in blocks.take():
         df += np.bincount(order[word], minlength=size)
     idf = np.log1p((total - df + 0.5) / (df + 0.5))
-    in_row = df * ROW_SHARE >= total
-    rows = np.where(in_row, np.cumsum(in_row) - 1, -1).astype(np.int32)
-    starts = np.concatenate([[0], np.cumsum(np.where(in_row, 0, df))])
+    starts = np.concatenate([[0], np.cumsum(df)]).astype(np.int64)
     entries = int(starts[-1])
-    listed = _new(folder / "lists.passages.npy", np.int32, (entries,))
-    weights = _new(folder / "lists.weights.npy", np.float32, (entries,))
-    dense = _new(folder / "rows.npy", np.float32, (int(in_row.sum()), total))
+    listed = _new(folder / "lists.passages.npy", np.int32, entries)
+    weights = _new(folder / "lists.weights.npy", np.float32, entries)
     best: Array = np.zeros(size, dtype=np.float32)
     free = starts[:-1].copy()
     for raw, passage, frequency in blocks.take():
         word = order[raw]
         weight = (idf[word] * (frequency / (frequency + norms[passage]))).astype(np.float32)
         np.maximum.at(best, word, weight)
-        row = rows[word]
-        dense[row[row >= 0], passage[row >= 0]] = weight[row >= 0]
-        places = _places(word, free, row < 0)
-        listed[places] = passage[row < 0]
-        weights[places] = weight[row < 0]
-    np.save(folder / "words.rows.npy", rows)
-    np.save(folder / "words.lists.npy", starts.astype(np.int64))
+        places = _places(word, free)
+        listed[places], weights[places] = passage, weight
+    np.save(folder / "words.lists.npy", starts)
     np.save(folder / "words.best.npy", best)
-    for mapped in (listed, weights, dense):
-        if isinstance(mapped, np.memmap):
-            mapped.flush()
     for file in blocks.files:
         file.unlink()
-    return BuildResult(total, int(lengths.sum()), size, int(df.sum()))
+    return BuildResult(total, int(lengths.sum()), size, entries)
 
 
-def _places(word: Array, free: Array, wanted: Array) -> Array:
-    """Where the wanted pairs of a block go: those of one word follow each other, from the word's first free place on.
-    The pairs of a word stand together in the block. Moves the free places on."""
-    word = word[wanted]
+def _places(word: Array, free: Array) -> Array:
+    """Where the pairs of a block go: those of one word, which stand together in it, follow each other from the word's
+    first free place on. Moves the free places on."""
     first = np.flatnonzero(np.diff(word, prepend=-1))
     counts = np.diff(first, append=len(word))
     begin = free[word[first]]
@@ -212,13 +194,11 @@ def _places(word: Array, free: Array, wanted: Array) -> Array:
     return places
 
 
-def _new(file: Path, kind: Any, shape: tuple[int, ...]) -> Any:
-    """A file of zeros to be filled. One without entries can't be mapped, and needn't be."""
-    if 0 in shape:
-        empty = np.zeros(shape, dtype=kind)
-        np.save(file, empty)
-        return empty
-    return np.lib.format.open_memmap(file, mode="w+", dtype=kind, shape=shape)
+def _new(file: Path, kind: Any, size: int) -> Any:
+    """A file of zeros to be filled. An empty one can't be mapped for writing."""
+    if size == 0:
+        np.save(file, np.zeros(0, dtype=kind))
+    return np.lib.format.open_memmap(file, mode="r+" if size == 0 else "w+", dtype=kind, shape=(size,))
 
 
 def _write_vocabulary(folder: Path, vocabulary: dict[str, int]) -> Array:

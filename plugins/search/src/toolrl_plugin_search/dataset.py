@@ -28,27 +28,19 @@ class SearchR1Data:
         self._options = options
         files = [open_rows(file) for file in find_files(options.path, context.where)]
         self._rows = JoinedRows(files, None if options.data_source is not None else options.limit)
-        self._chosen = self._choose(context.where)
+        self._places = self._chosen(context.where) if options.data_source is not None else range(len(self._rows))
 
     def __len__(self) -> int:
-        return len(self._rows) if self._chosen is None else len(self._chosen)
+        return len(self._places)
 
     def __getitem__(self, index: int) -> Task:
-        if not 0 <= index < len(self):
-            raise IndexError(f"row {index} of a data set of {len(self)}")
-        place = index if self._chosen is None else self._chosen[index]
-        row = self._rows[place]
-        try:
-            return self._task(row, self._rows.name(place))
-        except DataError as error:
-            raise DataError(error.message, where=self._rows.where(place), hint=error.hint) from None
+        place = self._places[index]
+        return self._rows.read(place, lambda row: self._task(row, self._rows.name(place)))
 
-    def _choose(self, where: str) -> list[int] | None:
-        """The rows of the wanted sources, or None for all."""
+    def _chosen(self, where: str) -> Sequence[int]:
+        """The rows of the wanted sources."""
         wanted = self._options.data_source
-        if wanted is None:
-            return None
-        names = {wanted} if isinstance(wanted, str) else set(wanted)
+        names = {wanted} if isinstance(wanted, str) else set(wanted or ())
         sources = [str(self._rows[place].get("data_source")) for place in range(len(self._rows))]
         chosen = [place for place, source in enumerate(sources) if source in names]
         if not chosen:
