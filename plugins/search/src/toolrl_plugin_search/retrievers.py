@@ -8,29 +8,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from toolrl.errors import ToolError
 from toolrl.tools.threads import POOL
 from toolrl_common.http_client import patiently
 from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient
 from toolrl_plugin_search.index import Index
 from toolrl_plugin_search.passages import Hit
 
-Asked = tuple[str, int]
-"""A query, and how many passages are wanted."""
-Found = list[Hit] | Exception
+Asked = tuple[str, int, asyncio.Future[list[Hit]]]
+"""A query, how many passages are wanted, and where they go."""
 
 
 class Retriever(ABC):
     """Answers one query at a time, many at once, on one event loop. Queries that arrive while the loop goes round once,
     or while all places for batches are taken, go together. A query whose caller was cancelled before its batch begins
-    isn't in it."""
+    isn't in it; one that a server refuses doesn't take the others of its batch along."""
 
     def __init__(self, *, max_batch: int, at_once: int, wait: float = 0.0) -> None:
         """`wait` is how many seconds the first query of a batch waits for others."""
         self._max_batch = max_batch
         self._at_once = at_once
         self._wait = wait
-        self._waiting: deque[tuple[Asked, asyncio.Future[list[Hit]]]] = deque()
+        self._waiting: deque[Asked] = deque()
         self._full = asyncio.Event()
         self._workers: set[asyncio.Task[None]] = set()
 
@@ -41,7 +39,7 @@ class Retriever(ABC):
     async def search(self, query: str, topk: int) -> list[Hit]:
         """At most `topk` passages, the best first."""
         future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(((query, topk), future))
+        self._waiting.append((query, topk, future))
         if len(self._waiting) >= self._max_batch:
             self._full.set()
         if len(self._workers) < self._at_once:
@@ -56,15 +54,10 @@ class Retriever(ABC):
         await asyncio.gather(*workers, return_exceptions=True)
         self._workers.clear()
         while self._waiting:
-            self._waiting.popleft()[1].cancel()
+            self._waiting.popleft()[2].cancel()
 
     @abstractmethod
     async def _find(self, queries: list[str], topk: int) -> list[list[Hit]]: ...
-
-    async def _answers(self, batch: Sequence[Asked]) -> Sequence[Found]:
-        """To each query its passages, or why there are none; what this raises is the answer to all."""
-        found = await self._find([query for query, _ in batch], max(topk for _, topk in batch))
-        return [hits[:topk] for hits, (_, topk) in zip(found, batch, strict=True)]
 
     async def _work(self) -> None:
         """Answers batches until no query is left."""
@@ -76,27 +69,30 @@ class Retriever(ABC):
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]
                 if len(self._waiting) < self._max_batch:
                     self._full.clear()
-                if batch := [(asked, future) for asked, future in batch if not future.done()]:
-                    await self._answer(*zip(*batch, strict=True))
+                try:
+                    if left := [asked for asked in batch if not asked[2].done()]:
+                        await self._answer(left)
+                finally:
+                    for asked in batch:
+                        asked[2].cancel()  # Where it has no answer.
         finally:
             self._workers.discard(asyncio.current_task())
 
-    async def _answer(self, batch: Sequence[Asked], futures: Sequence[asyncio.Future[list[Hit]]]) -> None:
+    async def _answer(self, batch: Sequence[Asked]) -> None:
         try:
-            answers = await self._answers(batch)
-        except asyncio.CancelledError:
-            for future in futures:
-                future.cancel()
-            raise
+            found = await self._find([query for query, _, _ in batch], max(topk for _, topk, _ in batch))
+            answers = list(zip(found, batch, strict=True))
         except Exception as error:  # noqa: BLE001 - it belongs to the callers
-            answers = [error] * len(batch)
-        for future, answer in zip(futures, answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            if isinstance(error, RetrievalApiError) and len(batch) > 1:
+                await asyncio.gather(*(self._answer([one]) for one in batch))
+                return
+            for _, _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+        else:
+            for hits, (_, topk, future) in answers:
+                if not future.done():
+                    future.set_result(hits[:topk])
 
 
 class EmbeddedRetriever(Retriever):
@@ -148,18 +144,3 @@ class RemoteRetriever(Retriever):
 
     async def _find(self, queries: list[str], topk: int) -> list[list[Hit]]:
         return await self._client.retrieve(queries, topk)
-
-    async def _answers(self, batch: Sequence[Asked]) -> Sequence[Found]:
-        try:
-            return await super()._answers(batch)
-        except RetrievalApiError as error:
-            if len(batch) == 1:
-                return [error]
-        # One query may be what the server refused; the others of its batch have nothing to do with it.
-        return await asyncio.gather(*(self._alone(*one) for one in batch))
-
-    async def _alone(self, query: str, topk: int) -> Found:
-        try:
-            return (await self._find([query], topk))[0]
-        except ToolError as error:
-            return error
