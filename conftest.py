@@ -10,14 +10,17 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from toolrl_testing.clock import run_in_virtual_time
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test that is a coroutine function on an event loop of its own."""
+    """Runs a test that is a coroutine function on an event loop of its own, whose time may be virtual."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(pyfuncitem.obj(**arguments))
+    virtual = pyfuncitem.get_closest_marker("virtual_time") is not None
+    (run_in_virtual_time if virtual else asyncio.run)(pyfuncitem.obj(**arguments))
     return True
 
 

@@ -70,7 +70,7 @@ async def _open(component: Component[Any]) -> None:
         assert session.specs()
 
 
-def test_the_readme_has_a_plugin_of_ten_lines_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_readme_has_a_plugin_of_ten_lines_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (plugin,) = (it for it in shown_plugins() if it.page.path == ROOT / "README.md")
     plugin.install(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -78,13 +78,9 @@ def test_the_readme_has_a_plugin_of_ten_lines_that_works(tmp_path: Path, monkeyp
     monkeypatch.delitem(sys.modules, "dice")
     (component,) = module.toolrl_tools()
     toolset = as_toolset(module.roll, None, BuildContext(component.name))
-
-    async def roll() -> str:
-        async with toolset.open(make_task(), make_episode_context()) as session:
-            assert [spec.name for spec in session.specs()] == ["roll"]
-            return (await session.call(ToolCall("roll", {"sides": 6}))).text
-
-    assert asyncio.run(roll()) in set("123456")
+    async with toolset.open(make_task(), make_episode_context()) as session:
+        assert [spec.name for spec in session.specs()] == ["roll"]
+        assert (await session.call(ToolCall("roll", {"sides": 6}))).text in set("123456")
     shown = toolrl(tmp_path, "list-plugins").stdout
     line = next(block for block in plugin.page.blocks if "toolrl list-plugins" in block.text).text.splitlines()[-1]
     assert line.split() in [row.split() for row in shown.splitlines()]

@@ -37,21 +37,17 @@ def worker(number: int, **facts: Any) -> dict[str, Any]:
     return {**place, "running": 5, "waiting": 1, "ended": 40, "failed": 0, "tools": {"search": tool}, **facts}
 
 
-def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = a_run(tmp_path)
     metrics = {"time/step": 3.0, "time/rollout": 2.0, "staleness/mean": 0.25, "staleness/max": 2.0, "groups/waiting": 3}
     folder.metrics.append(StepReport(4, "train", metrics), 16)
     workers = [worker(0), worker(1, breakers={"api": "open", "db": "closed"}), {"worker": 2, "state": "starting"}]
     facts = {"doing": "updating, step 5", "doing_seconds": 4.0, "waiting_groups": 9, "workers": workers}
     facts["restarted"] = {"limits": 1, "servers": 3}
-
-    async def ask() -> tuple[str, dict[str, Any]]:
-        async with status_file(folder.directory, lambda: facts):
-            await asyncio.sleep(0)
-            path = str(folder.directory)
-            return said(capsys, path), json.loads(said(capsys, path, "--json"))
-
-    text, data = asyncio.run(ask())
+    async with status_file(folder.directory, lambda: facts):
+        await asyncio.sleep(0)
+        path = str(folder.directory)
+        text, data = said(capsys, path), json.loads(said(capsys, path, "--json"))
     assert "grpo: running" in text
     assert "last step: rollout 2.0 s, step 3.0 s" in text
     assert "ages of its samples in versions: mean 0.25, oldest 2; finished groups that wait: 3" in text

@@ -10,7 +10,7 @@ import pytest
 from toolrl.loop.update_thread import UpdateThread
 
 
-def test_a_result_comes_back_and_the_loop_goes_on_meanwhile() -> None:
+async def test_a_result_comes_back_and_the_loop_goes_on_meanwhile() -> None:
     released = threading.Event()
 
     def work(value: int, *, factor: int) -> int:
@@ -18,12 +18,9 @@ def test_a_result_comes_back_and_the_loop_goes_on_meanwhile() -> None:
         assert released.wait(60)
         return value * factor
 
-    async def main() -> tuple[int, bool]:
-        with UpdateThread() as thread:
-            asyncio.get_running_loop().call_soon(released.set)
-            return await thread.run(work, 6, factor=7)
-
-    assert asyncio.run(main()) == (42, False)
+    with UpdateThread() as thread:
+        asyncio.get_running_loop().call_soon(released.set)
+        assert (await thread.run(work, 6, factor=7)) == (42, False)
 
 
 class Work:
@@ -47,32 +44,26 @@ class Work:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_cancellation_waits_for_the_work(times: int) -> None:
-    async def main() -> tuple[str, bool]:
-        with UpdateThread() as thread:
-            work = Work()
-            task = asyncio.create_task(thread.run(work))
-            await work.started.wait()
-            for _ in range(times):
-                task.cancel()
-                await asyncio.sleep(0.01)
-                assert not task.done()
-            work.release()
-            return await task
-
-    assert asyncio.run(main()) == ("done", True)
-
-
-def test_an_error_comes_back_even_where_a_cancellation_waits() -> None:
-    async def main() -> None:
-        with UpdateThread() as thread:
-            work = Work(ArithmeticError("not finite"))
-            task = asyncio.create_task(thread.run(work))
-            await work.started.wait()
+async def test_a_cancellation_waits_for_the_work(times: int) -> None:
+    with UpdateThread() as thread:
+        work = Work()
+        task = asyncio.create_task(thread.run(work))
+        await work.started.wait()
+        for _ in range(times):
             task.cancel()
             await asyncio.sleep(0.01)
-            work.release()
-            with pytest.raises(ArithmeticError, match="not finite"):
-                await task
+            assert not task.done()
+        work.release()
+        assert (await task) == ("done", True)
 
-    asyncio.run(main())
+
+async def test_an_error_comes_back_even_where_a_cancellation_waits() -> None:
+    with UpdateThread() as thread:
+        work = Work(ArithmeticError("not finite"))
+        task = asyncio.create_task(thread.run(work))
+        await work.started.wait()
+        task.cancel()
+        await asyncio.sleep(0.01)
+        work.release()
+        with pytest.raises(ArithmeticError, match="not finite"):
+            await task

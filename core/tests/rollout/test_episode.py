@@ -274,21 +274,17 @@ def test_a_stop_without_a_token_after_which_a_turn_goes_on_stops_the_run() -> No
         play(["a<more>"], environment(parser=Fence()), engine=Inexact(["a<more>"]))
 
 
-def test_cancelling_releases_tools_and_session() -> None:
+async def test_cancelling_releases_tools_and_session() -> None:
     toolset = RecordingToolset(delay=60)
     engine = ScriptedEngine([CALL])
-
-    async def main() -> None:
-        task = asyncio.create_task(
-            EpisodeRun(EpisodePlan(make_task(), "group", 0, 1), environment(toolset), engine, LIMITS).run()
-        )
-        await asyncio.sleep(0.05)
-        assert toolset.count("call") == 1
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    task = asyncio.create_task(
+        EpisodeRun(EpisodePlan(make_task(), "group", 0, 1), environment(toolset), engine, LIMITS).run()
+    )
+    await asyncio.sleep(0.05)
+    assert toolset.count("call") == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert toolset.count("close") == 1
     assert engine.closed == ["group#0"]
 

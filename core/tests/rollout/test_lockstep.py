@@ -204,50 +204,41 @@ class One(ScriptedEngine):
         return await super().generate(prompt, sampling, session=session, media=media)
 
 
-def test_a_request_that_fails_fails_alone() -> None:
-    async def main() -> list[Any]:
-        steps = Lockstep(One(["x"]), lambda: 3)  # type: ignore[arg-type]
-        jobs = [steps.generate([65], Sampling(3), session=name) for name in ("good", "bad", "other")]
-        return list(await asyncio.gather(*jobs, return_exceptions=True))
-
-    good, bad, other = asyncio.run(main())
+async def test_a_request_that_fails_fails_alone() -> None:
+    steps = Lockstep(One(["x"]), lambda: 3)  # type: ignore[arg-type]
+    jobs = [steps.generate([65], Sampling(3), session=name) for name in ("good", "bad", "other")]
+    good, bad, other = list(await asyncio.gather(*jobs, return_exceptions=True))
     assert isinstance(bad, EngineError)
     assert isinstance(good, Generation)
     assert isinstance(other, Generation)
 
 
-def test_an_episode_that_is_cancelled_is_not_waited_for() -> None:
-    async def main() -> None:
-        expected = 2
-        steps = Lockstep(One(["x"]), lambda: expected)  # type: ignore[arg-type]
-        first = asyncio.create_task(steps.generate([65], Sampling(3), session="first"))
-        second = asyncio.create_task(steps.generate([65], Sampling(3), session="second"))
-        third = asyncio.create_task(asyncio.sleep(0))
-        await third
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        if not first.done():
-            expected = 1
-            steps.start_if_complete()
-        assert isinstance(await first, Generation)
-        await steps.end()
-
-    asyncio.run(main())
+async def test_an_episode_that_is_cancelled_is_not_waited_for() -> None:
+    expected = 2
+    steps = Lockstep(One(["x"]), lambda: expected)  # type: ignore[arg-type]
+    first = asyncio.create_task(steps.generate([65], Sampling(3), session="first"))
+    second = asyncio.create_task(steps.generate([65], Sampling(3), session="second"))
+    third = asyncio.create_task(asyncio.sleep(0))
+    await third
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    if not first.done():
+        expected = 1
+        steps.start_if_complete()
+    assert isinstance(await first, Generation)
+    await steps.end()
 
 
-def test_what_breaks_the_engine_reaches_everybody_who_waits() -> None:
+async def test_what_breaks_the_engine_reaches_everybody_who_waits() -> None:
     class Broken(One):
         @asynccontextmanager
         async def hold(self) -> AsyncIterator[None]:
             raise EngineError("the engine has failed earlier")
             yield
 
-    async def main() -> list[Any]:
-        steps = Lockstep(Broken(["x"]), lambda: 2)  # type: ignore[arg-type]
-        jobs = [steps.generate([65], Sampling(3), session=name) for name in "ab"]
-        found = await asyncio.gather(*jobs, return_exceptions=True)
-        await steps.end()
-        return list(found)
-
-    assert [str(error) for error in asyncio.run(main())] == ["the engine has failed earlier"] * 2
+    steps = Lockstep(Broken(["x"]), lambda: 2)  # type: ignore[arg-type]
+    jobs = [steps.generate([65], Sampling(3), session=name) for name in "ab"]
+    found = await asyncio.gather(*jobs, return_exceptions=True)
+    await steps.end()
+    assert [str(error) for error in list(found)] == ["the engine has failed earlier"] * 2

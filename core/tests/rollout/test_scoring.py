@@ -71,7 +71,7 @@ def test_a_plain_function_runs_in_a_thread_one_call_at_a_time() -> None:
     assert reward.most_at_once == 1
 
 
-def test_the_event_loop_goes_on_while_a_plain_function_runs() -> None:
+async def test_the_event_loop_goes_on_while_a_plain_function_runs() -> None:
     waits = threading.Event()
 
     class Waiting:
@@ -79,14 +79,11 @@ def test_the_event_loop_goes_on_while_a_plain_function_runs() -> None:
             assert waits.wait(60)
             return Score(1.0)
 
-    async def both() -> Score:
-        asked = asyncio.ensure_future(score_of(NamedReward("r", Waiting()), make_episode("x")))
-        await asyncio.sleep(0)
-        waits.set()  # what would never happen if the loop stood still
-        score: Score = await asked
-        return score
-
-    assert asyncio.run(both()) == Score(1.0)
+    asked = asyncio.ensure_future(score_of(NamedReward("r", Waiting()), make_episode("x")))
+    await asyncio.sleep(0)
+    waits.set()  # what would never happen if the loop stood still
+    score: Score = await asked
+    assert score == Score(1.0)
 
 
 def test_a_plain_function_that_gives_a_coroutine_is_awaited() -> None:
@@ -115,7 +112,7 @@ def test_what_a_plain_function_raises_fails_its_episode(error: BaseException) ->
     assert len(told) == 3
 
 
-def test_a_cancelled_call_keeps_its_turn_until_it_has_ended() -> None:
+async def test_a_cancelled_call_keeps_its_turn_until_it_has_ended() -> None:
     begun, go_on, order = threading.Event(), threading.Event(), []
 
     class Slow:
@@ -126,19 +123,16 @@ def test_a_cancelled_call_keeps_its_turn_until_it_has_ended() -> None:
             order.append(f"end {episode.index}")
             return Score(1.0)
 
-    async def two() -> None:
-        named = NamedReward("r", Slow())
-        first = asyncio.ensure_future(score_of(named, make_episode("x", index=0)))
-        assert await asyncio.to_thread(begun.wait, 60)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        second = asyncio.ensure_future(score_of(named, make_episode("x", index=1)))
-        await asyncio.sleep(0)
-        go_on.set()
-        await second
-
-    asyncio.run(two())
+    named = NamedReward("r", Slow())
+    first = asyncio.ensure_future(score_of(named, make_episode("x", index=0)))
+    assert await asyncio.to_thread(begun.wait, 60)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    second = asyncio.ensure_future(score_of(named, make_episode("x", index=1)))
+    await asyncio.sleep(0)
+    go_on.set()
+    await second
     assert order == ["begin 0", "end 0", "begin 1", "end 1"]
 
 
@@ -164,7 +158,7 @@ def test_a_timeout_of_the_reward_itself_is_told_as_its_own() -> None:
         asyncio.run(score_of(NamedReward("judge", TimesOut(), timeout=60.0), make_episode("x")))
 
 
-def test_while_a_plain_function_hangs_later_calls_fail_and_do_not_wait() -> None:
+async def test_while_a_plain_function_hangs_later_calls_fail_and_do_not_wait() -> None:
     go_on = threading.Event()
     scored: list[int] = []
 
@@ -175,30 +169,27 @@ def test_while_a_plain_function_hangs_later_calls_fail_and_do_not_wait() -> None
             scored.append(episode.index)
             return Score(1.0)
 
-    async def all_of_them() -> None:
-        named = NamedReward("stuck", Stuck(), timeout=0.05)
-        first, waiting = (asyncio.ensure_future(score_of(named, make_episode("x", index=i))) for i in range(2))
-        with pytest.raises(RewardError, match=r"gave no score within 0.05 s"):
-            await first
-        with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.05 s"):
-            await waiting
-        with pytest.raises(RewardError, match="an earlier call"):
-            await score_of(named, make_episode("x", index=2))
-        go_on.set()
-        named = dataclasses.replace(named, timeout=60.0)
-        while True:  # As soon as it has returned, calls go through again.
-            try:
-                assert (await score_of(named, make_episode("x", index=3))).value == 1.0
-            except RewardError:
-                await asyncio.sleep(0.01)
-            else:
-                break
-
-    asyncio.run(all_of_them())
+    named = NamedReward("stuck", Stuck(), timeout=0.05)
+    first, waiting = (asyncio.ensure_future(score_of(named, make_episode("x", index=i))) for i in range(2))
+    with pytest.raises(RewardError, match=r"gave no score within 0.05 s"):
+        await first
+    with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.05 s"):
+        await waiting
+    with pytest.raises(RewardError, match="an earlier call"):
+        await score_of(named, make_episode("x", index=2))
+    go_on.set()
+    named = dataclasses.replace(named, timeout=60.0)
+    while True:  # As soon as it has returned, calls go through again.
+        try:
+            assert (await score_of(named, make_episode("x", index=3))).value == 1.0
+        except RewardError:
+            await asyncio.sleep(0.01)
+        else:
+            break
     assert scored == [0, 3]
 
 
-def test_a_call_that_hangs_after_its_episode_was_cut_holds_nobody_up() -> None:
+async def test_a_call_that_hangs_after_its_episode_was_cut_holds_nobody_up() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     class Stuck:
@@ -208,20 +199,17 @@ def test_a_call_that_hangs_after_its_episode_was_cut_holds_nobody_up() -> None:
                 assert go_on.wait(60)
             return Score(1.0)
 
-    async def two() -> None:
-        named = NamedReward("stuck", Stuck(), timeout=0.2)
-        first = asyncio.ensure_future(score_of(named, make_episode("x", index=0)))
-        assert await asyncio.to_thread(begun.wait, 60)
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        try:
-            with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.2 s"):
-                await asyncio.wait_for(score_of(named, make_episode("x", index=1)), 30)
-        finally:
-            go_on.set()
-
-    asyncio.run(two())
+    named = NamedReward("stuck", Stuck(), timeout=0.2)
+    first = asyncio.ensure_future(score_of(named, make_episode("x", index=0)))
+    assert await asyncio.to_thread(begun.wait, 60)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    try:
+        with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.2 s"):
+            await asyncio.wait_for(score_of(named, make_episode("x", index=1)), 30)
+    finally:
+        go_on.set()
 
 
 # Rewards that see a group.
@@ -338,24 +326,20 @@ class Stubborn:
 
 
 @pytest.mark.parametrize("groups", [False, True])
-def test_a_reward_that_swallows_its_cancellation_doesnt_hold_up_the_end(
+async def test_a_reward_that_swallows_its_cancellation_doesnt_hold_up_the_end(
     groups: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cancellation, "CLEANUP_SECONDS", 0.01)
-
-    async def main() -> None:
-        reward = Stubborn(groups)
-        named, episode = NamedReward("waits", reward), make_episode("x")
-        work = scored_together([episode], [named]) if groups else score_of(named, episode)
-        asked = asyncio.create_task(work)  # type: ignore[arg-type]
-        await reward.begun.wait()
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            async with asyncio.timeout(60):
-                await asked
-        reward.free.set()
-
-    asyncio.run(main())
+    reward = Stubborn(groups)
+    named, episode = NamedReward("waits", reward), make_episode("x")
+    work = scored_together([episode], [named]) if groups else score_of(named, episode)
+    asked = asyncio.create_task(work)  # type: ignore[arg-type]
+    await reward.begun.wait()
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(60):
+            await asked
+    reward.free.set()
     assert "'waits' was cancelled and didn't end" in caplog.text
 
 
@@ -444,7 +428,9 @@ def test_all_are_stopped_whatever_one_does() -> None:
     assert [what for what, _ in tools.events] == ["start", "stop"]
 
 
-def test_a_reward_that_does_not_stop_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reward_that_does_not_stop_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(toolset, "STOP_SECONDS", 0.05)
 
     class Lingers(FixedReward):
@@ -455,12 +441,8 @@ def test_a_reward_that_does_not_stop_is_left(monkeypatch: pytest.MonkeyPatch, ca
 
     log: list[str] = []
     environment, tools = started(Started(log, "a"), Lingers())
-
-    async def start_and_stop() -> None:
-        await environment.start()
-        await asyncio.wait_for(environment.stop(), 60)
-
-    asyncio.run(start_and_stop())
+    await environment.start()
+    await asyncio.wait_for(environment.stop(), 60)
     assert "Lingers didn't stop within 0.05 s" in caplog.text
     assert log == ["start a", "stop a"]
     assert [what for what, _ in tools.events] == ["start", "stop"]

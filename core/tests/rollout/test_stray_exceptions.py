@@ -144,7 +144,7 @@ def test_an_engine_ends_the_episode_alone(method: str, error: BaseException) -> 
         assert episode.sampled_tokens == (0 if method == "generate" else len(episode.ids) - episode.prompt_length)
 
 
-def test_a_cancellation_from_outside_still_arrives() -> None:
+async def test_a_cancellation_from_outside_still_arrives() -> None:
     class Slow:
         async def score(self, episode: Episode) -> Score:
             await asyncio.sleep(60)
@@ -158,13 +158,9 @@ def test_a_cancellation_from_outside_still_arrives() -> None:
         (NamedReward("slow", Slow()),),
         end_flags=EndFlags(()),
     )
-
-    async def main() -> None:
-        runner = Runner(ScriptedEngine(["done"]), {"default": env})
-        work = asyncio.ensure_future(runner.run([make_task()], 2, Limits(50, 500), round_id="step-1"))
-        await asyncio.sleep(0.05)
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-
-    asyncio.run(main())
+    runner = Runner(ScriptedEngine(["done"]), {"default": env})
+    work = asyncio.ensure_future(runner.run([make_task()], 2, Limits(50, 500), round_id="step-1"))
+    await asyncio.sleep(0.05)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work

@@ -14,6 +14,8 @@ from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall
 
+pytestmark = pytest.mark.virtual_time
+
 POLICY = {"breaker": {"failures": 3, "window": 60, "reset": 30}, "timeout": 10}
 
 
@@ -69,48 +71,36 @@ def test_it_opens_after_failures_in_a_row_and_closes_after_a_probe(
     assert "endpoint 'engine' answers again" in said[-1]
 
 
-def test_half_open_lets_one_call_through(scene: Any, virtual: Any) -> None:
+async def test_half_open_lets_one_call_through(scene: Any) -> None:
     server = Server("hang")
     tool = scene(server, POLICY)
-
-    async def main() -> None:
-        await asyncio.gather(*(tool.ask() for _ in range(3)))
-        await asyncio.sleep(31)
-        records = await asyncio.gather(*(tool.ask() for _ in range(5)))
-        assert sorted(str(record.result.error) for record in records) == ["timeout"] + ["unavailable"] * 4
-
-    virtual(main())
+    await asyncio.gather(*(tool.ask() for _ in range(3)))
+    await asyncio.sleep(31)
+    records = await asyncio.gather(*(tool.ask() for _ in range(5)))
+    assert sorted(str(record.result.error) for record in records) == ["timeout"] + ["unavailable"] * 4
     assert server.calls == 4
 
 
-def test_a_cancelled_probe_leaves_the_place_to_the_next(scene: Any, virtual: Any) -> None:
+async def test_a_cancelled_probe_leaves_the_place_to_the_next(scene: Any) -> None:
     server = Server("hang")
     tool = scene(server, POLICY)
-
-    async def main() -> None:
-        await asyncio.gather(*(tool.ask() for _ in range(3)))
-        await asyncio.sleep(31)
-        probe = asyncio.create_task(tool.ask())
-        await asyncio.sleep(1)
-        assert (await tool.ask()).result.error == "unavailable"
-        probe.cancel()
-        await asyncio.gather(probe, return_exceptions=True)
-        server.mode = "ok"
-        assert (await tool.ask()).result.text == "ok"
-
-    virtual(main())
+    await asyncio.gather(*(tool.ask() for _ in range(3)))
+    await asyncio.sleep(31)
+    probe = asyncio.create_task(tool.ask())
+    await asyncio.sleep(1)
+    assert (await tool.ask()).result.error == "unavailable"
+    probe.cancel()
+    await asyncio.gather(probe, return_exceptions=True)
+    server.mode = "ok"
+    assert (await tool.ask()).result.text == "ok"
 
 
-def test_an_endpoint_that_answers_works_whatever_it_says(scene: Any, virtual: Any) -> None:
+async def test_an_endpoint_that_answers_works_whatever_it_says(scene: Any) -> None:
     server = Server("refuses")
     tool = scene(server, POLICY)
-
-    async def main() -> None:
-        for mode in ["crash", "crash", "refuses", "crash", "crash", "ok", "crash", "crash", "refuses"]:
-            server.mode = mode
-            assert (await tool.ask()).result.error != "unavailable"
-
-    virtual(main())
+    for mode in ["crash", "crash", "refuses", "crash", "crash", "ok", "crash", "crash", "refuses"]:
+        server.mode = mode
+        assert (await tool.ask()).result.error != "unavailable"
 
 
 @pytest.mark.parametrize(
@@ -121,8 +111,8 @@ def test_an_endpoint_that_answers_works_whatever_it_says(scene: Any, virtual: An
         (ToolUnavailableError("Its calls don't come back."), "open"),
     ],
 )
-def test_a_probe_that_did_not_reach_the_endpoint_does_not_close_it(
-    scene: Any, virtual: Any, error: ToolError, then: str
+async def test_a_probe_that_did_not_reach_the_endpoint_does_not_close_it(
+    scene: Any, error: ToolError, then: str
 ) -> None:
     server = Server("crash")
 
@@ -133,43 +123,31 @@ def test_a_probe_that_did_not_reach_the_endpoint_does_not_close_it(
 
     endpoints = Endpoints()
     tool = scene(respond, POLICY, endpoints=endpoints)
-
-    async def main() -> None:
-        for _ in range(2):
-            await tool.ask()
-        await tool.ask(n=1)  # Neither forgives the failures before it.
+    for _ in range(2):
         await tool.ask()
-        await asyncio.sleep(31)
-        await tool.ask(n=1)
-        assert endpoints.states() == {"engine": then}
-        await asyncio.sleep(31)
-        server.mode = "ok"
-        assert (await tool.ask()).result.text == "ok"
+    await tool.ask(n=1)  # Neither forgives the failures before it.
+    await tool.ask()
+    await asyncio.sleep(31)
+    await tool.ask(n=1)
+    assert endpoints.states() == {"engine": then}
+    await asyncio.sleep(31)
+    server.mode = "ok"
+    assert (await tool.ask()).result.text == "ok"
 
-    virtual(main())
 
-
-def test_failures_of_long_ago_do_not_count(scene: Any, virtual: Any) -> None:
+async def test_failures_of_long_ago_do_not_count(scene: Any) -> None:
     tool = scene(Server("crash"), POLICY)
-
-    async def main() -> None:
-        for _ in range(10):
-            assert (await tool.ask()).result.error == "crash"
-            await asyncio.sleep(40)
-
-    virtual(main())
+    for _ in range(10):
+        assert (await tool.ask()).result.error == "crash"
+        await asyncio.sleep(40)
 
 
-def test_a_call_that_queued_before_it_opened_is_rejected_when_its_turn_comes(scene: Any, virtual: Any) -> None:
+async def test_a_call_that_queued_before_it_opened_is_rejected_when_its_turn_comes(scene: Any) -> None:
     server = Server("hang")
     tool = scene(server, {**POLICY, "concurrency": 3})
-
-    async def main() -> float:
-        records = await asyncio.gather(*(tool.ask() for _ in range(12)))
-        assert [record.result.error for record in records] == ["timeout"] * 3 + ["unavailable"] * 9
-        return asyncio.get_running_loop().time()
-
-    assert virtual(main()) == pytest.approx(10)
+    records = await asyncio.gather(*(tool.ask() for _ in range(12)))
+    assert [record.result.error for record in records] == ["timeout"] * 3 + ["unavailable"] * 9
+    assert asyncio.get_running_loop().time() == pytest.approx(10)
     assert server.calls == 3
 
 
@@ -200,7 +178,7 @@ def test_tools_of_one_endpoint_share_it_and_others_do_not(scene: Any, virtual: A
         virtual(other.ask())
 
 
-def test_a_call_that_began_before_it_opened_decides_nothing(scene: Any, virtual: Any) -> None:
+async def test_a_call_that_began_before_it_opened_decides_nothing(scene: Any) -> None:
     endpoints = Endpoints()
 
     async def respond(call: ToolCall) -> str:
@@ -210,15 +188,11 @@ def test_a_call_that_began_before_it_opened_decides_nothing(scene: Any, virtual:
         raise ConnectionError("refused")
 
     tool = scene(respond, POLICY, endpoints=endpoints)
-
-    async def main() -> None:
-        late = asyncio.create_task(tool.ask(n=1))
-        await asyncio.sleep(1)
-        for _ in range(3):
-            await tool.ask()
-        assert (await late).result.text == "late"
-        assert endpoints.states() == {"engine": "open"}
-        await asyncio.sleep(31)
-        assert endpoints.states() == {"engine": "half_open"}
-
-    virtual(main())
+    late = asyncio.create_task(tool.ask(n=1))
+    await asyncio.sleep(1)
+    for _ in range(3):
+        await tool.ask()
+    assert (await late).result.text == "late"
+    assert endpoints.states() == {"engine": "open"}
+    await asyncio.sleep(31)
+    assert endpoints.states() == {"engine": "half_open"}

@@ -17,6 +17,8 @@ from toolrl.tools.truncate import token_cut
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 from toolrl_testing.fakes import FakeChatFormat, make_build_context, make_episode_context, make_task
 
+pytestmark = pytest.mark.virtual_time
+
 PURE = ToolTraits(pure=True)
 
 
@@ -25,113 +27,85 @@ async def echo(call: ToolCall) -> str:
     return f"about {call.arguments}"
 
 
-def test_equal_calls_of_other_episodes_are_answered_from_the_cache(scene: Any, virtual: Any) -> None:
+async def test_equal_calls_of_other_episodes_are_answered_from_the_cache(scene: Any) -> None:
     search = scene(echo, {"cache": 10}, traits=PURE)
-
-    async def main() -> None:
-        first = await search.ask("a", q="x", k=1)
-        second = await search.ask("b", k=1, q="x")
-        assert first.result.text == second.result.text == "about {'q': 'x', 'k': 1}"
-        assert [r.result.metrics["policy/cache_hits"] for r in (first, second)] == [0, 1]
-        for other in ({"q": "x", "k": 1.0}, {"q": "x", "k": True}, {"q": "y", "k": 1}, {}):
-            await search.ask(**other)
-
-    virtual(main())
+    first = await search.ask("a", q="x", k=1)
+    second = await search.ask("b", k=1, q="x")
+    assert first.result.text == second.result.text == "about {'q': 'x', 'k': 1}"
+    assert [r.result.metrics["policy/cache_hits"] for r in (first, second)] == [0, 1]
+    for other in ({"q": "x", "k": 1.0}, {"q": "x", "k": True}, {"q": "y", "k": 1}, {}):
+        await search.ask(**other)
     assert len(search.begun) == 5
 
 
-def test_the_least_recently_asked_for_goes_first(scene: Any, virtual: Any) -> None:
+async def test_the_least_recently_asked_for_goes_first(scene: Any) -> None:
     search = scene(echo, {"cache": 2}, traits=PURE)
-
-    async def main() -> list[int]:
-        counts = []
-        for q in "ababcabc":
-            await search.ask(q=q)
-            counts.append(len(search.begun))
-        return counts
-
-    assert virtual(main()) == [1, 2, 2, 2, 3, 4, 5, 6]
+    counts = []
+    for q in "ababcabc":
+        await search.ask(q=q)
+        counts.append(len(search.begun))
+    assert counts == [1, 2, 2, 2, 3, 4, 5, 6]
 
 
-def test_equal_calls_at_once_run_once(scene: Any, virtual: Any) -> None:
+async def test_equal_calls_at_once_run_once(scene: Any) -> None:
     search = scene(echo, {"cache": 2}, traits=PURE)
-
-    async def main() -> float:
-        records = await asyncio.gather(*(search.ask(str(n), q="x") for n in range(20)))
-        assert {record.result.text for record in records} == {"about {'q': 'x'}"}
-        assert sum(record.result.metrics["policy/cache_hits"] for record in records) == 19
-        return asyncio.get_running_loop().time()
-
-    assert virtual(main()) == pytest.approx(1)
+    records = await asyncio.gather(*(search.ask(str(n), q="x") for n in range(20)))
+    assert {record.result.text for record in records} == {"about {'q': 'x'}"}
+    assert sum(record.result.metrics["policy/cache_hits"] for record in records) == 19
+    assert asyncio.get_running_loop().time() == pytest.approx(1)
     assert len(search.begun) == 1
 
 
-def test_where_the_one_that_runs_is_cancelled_the_next_takes_its_place(scene: Any, virtual: Any) -> None:
+async def test_where_the_one_that_runs_is_cancelled_the_next_takes_its_place(scene: Any) -> None:
     search = scene(echo, {"cache": 2}, traits=PURE)
-
-    async def main() -> float:
-        tasks = [asyncio.create_task(search.ask(str(n), q="x")) for n in range(4)]
-        await asyncio.sleep(0.5)
-        tasks[0].cancel()
-        tasks[2].cancel()  # One that waits.
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [isinstance(it, asyncio.CancelledError) for it in done] == [True, False, True, False]
-        assert done[1].result.text == done[3].result.text == "about {'q': 'x'}"
-        return asyncio.get_running_loop().time()
-
-    assert virtual(main()) == pytest.approx(1.5)
+    tasks = [asyncio.create_task(search.ask(str(n), q="x")) for n in range(4)]
+    await asyncio.sleep(0.5)
+    tasks[0].cancel()
+    tasks[2].cancel()  # One that waits.
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(it, asyncio.CancelledError) for it in done] == [True, False, True, False]
+    assert done[1].result.text == done[3].result.text == "about {'q': 'x'}"
+    assert asyncio.get_running_loop().time() == pytest.approx(1.5)
     assert len(search.begun) == 2
 
 
 @pytest.mark.parametrize("error", [ToolError("nothing found"), ValueError("bad page"), SystemExit(2)])
-def test_errors_are_shared_by_waiting_calls_and_never_kept(scene: Any, virtual: Any, error: BaseException) -> None:
+async def test_errors_are_shared_by_waiting_calls_and_never_kept(scene: Any, error: BaseException) -> None:
     async def respond(call: ToolCall) -> str:
         await asyncio.sleep(1)
         raise error
 
     search = scene(respond, {"cache": 2}, traits=PURE)
-
-    async def main() -> None:
-        records = await asyncio.gather(*(search.ask(str(n)) for n in range(5)))
-        assert len({record.result.text for record in records}) == 1
-        assert all(record.result.error in ("tool_error", "crash") for record in records)
-        await search.ask()
-
-    virtual(main())
+    records = await asyncio.gather(*(search.ask(str(n)) for n in range(5)))
+    assert len({record.result.text for record in records}) == 1
+    assert all(record.result.error in ("tool_error", "crash") for record in records)
+    await search.ask()
     assert len(search.begun) == 2
 
 
-def test_what_ends_an_episode_or_is_an_error_is_not_kept(scene: Any, virtual: Any) -> None:
+async def test_what_ends_an_episode_or_is_an_error_is_not_kept(scene: Any) -> None:
     async def respond(call: ToolCall) -> ToolResult:
         return ToolResult("bye", done=bool(call.arguments), error=None if call.arguments else "tool_error")
 
     search = scene(respond, {"cache": 2}, traits=PURE)
-
-    async def main() -> None:
-        for arguments in ({}, {}, {"x": 1}, {"x": 1}):
-            await search.ask(**arguments)
-
-    virtual(main())
+    for arguments in ({}, {}, {"x": 1}, {"x": 1}):
+        await search.ask(**arguments)
     assert len(search.begun) == 4
 
 
-def test_a_tasks_kwargs_are_part_of_the_question(scene: Any, virtual: Any) -> None:
+async def test_a_tasks_kwargs_are_part_of_the_question(scene: Any) -> None:
     search = scene(echo, {"cache": 9}, traits=PURE)
-
-    async def main() -> None:
-        for kwargs in (
-            {},
-            {"create_kwargs": {"index": "wiki"}},
-            {"execute_kwargs": {"k": 2}},
-            {"release_kwargs": {"a": 1}},
-        ):
-            await search.ask(task=make_task(tools_kwargs={"search": kwargs}))
-
-    virtual(main())
+    for kwargs in (
+        {},
+        {"create_kwargs": {"index": "wiki"}},
+        {"execute_kwargs": {"k": 2}},
+        {"release_kwargs": {"a": 1}},
+    ):
+        await search.ask(task=make_task(tools_kwargs={"search": kwargs}))
     assert len(search.begun) == 3  # What release is given changes no answer.
 
 
-def test_what_is_kept_is_cut(virtual: Any) -> None:
+async def test_what_is_kept_is_cut() -> None:
     runs = []
 
     @tool(pure=True)
@@ -144,15 +118,11 @@ def test_what_is_kept_is_cut(virtual: Any) -> None:
         "b", as_toolset(book, None, make_build_context()), policy=PolicyOptions(cache=4, max_output_tokens=50)
     )
     box = ToolBox([entry], cut=token_cut(FakeChatFormat()))
-
-    async def main() -> None:
-        for _ in range(2):
-            async with box.open(make_task(), make_episode_context()) as session:
-                (record,) = await session.answer([ToolCall("book", {})])
-                assert record.result.truncated
-                assert len(record.result.text) <= 50
-
-    virtual(main())
+    for _ in range(2):
+        async with box.open(make_task(), make_episode_context()) as session:
+            (record,) = await session.answer([ToolCall("book", {})])
+            assert record.result.truncated
+            assert len(record.result.text) <= 50
     assert runs == [1]
 
 

@@ -280,7 +280,7 @@ def test_a_sync_function_runs_off_the_loop_unless_it_is_inline() -> None:
     assert run(tool(where_async)).text == here
 
 
-def test_slow_sync_functions_do_not_wait_for_each_other() -> None:
+async def test_slow_sync_functions_do_not_wait_for_each_other() -> None:
     """More of them at once than asyncio's own executor has threads on any machine."""
     count = 48
     barrier = threading.Barrier(count, timeout=30)
@@ -290,11 +290,10 @@ def test_slow_sync_functions_do_not_wait_for_each_other() -> None:
         barrier.wait()
         return "met"
 
-    async def all_of_them() -> list[ToolResult]:
-        episode = make_episode_context()
-        return await asyncio.gather(*(meet.run({}, episode) for _ in range(count)))
-
-    assert [result.text for result in asyncio.run(all_of_them())] == ["met"] * count
+    episode = make_episode_context()
+    assert [result.text for result in (await asyncio.gather(*(meet.run({}, episode) for _ in range(count))))] == [
+        "met"
+    ] * count
 
 
 def test_of_many_problems_a_few_are_named() -> None:

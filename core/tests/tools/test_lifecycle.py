@@ -68,25 +68,21 @@ def test_a_class_says_that_its_results_may_hold_images() -> None:
         assert known_traits(as_toolset(tool, None, make_build_context()))["counter"].media is shows
 
 
-def test_the_stages_run_in_order_and_state_lasts_over_turns() -> None:
+async def test_the_stages_run_in_order_and_state_lasts_over_turns() -> None:
     tool = Counter()
-
-    async def main() -> None:
-        async with box_of(tool).open(make_task(), make_episode_context()) as session:
-            first = await session.answer([call(by=2)])
-            second = await session.answer([call(by=3)])
-            assert [record.result.text for record in (*first, *second)] == ["2", "5"]
-            assert first[0].result.reward == 0.25
-            (entry,) = await session.rewards()
-            assert (entry.source, entry.value, entry.turn) == ("tool:counter", 5.0, None)
-
-    asyncio.run(main())
+    async with box_of(tool).open(make_task(), make_episode_context()) as session:
+        first = await session.answer([call(by=2)])
+        second = await session.answer([call(by=3)])
+        assert [record.result.text for record in (*first, *second)] == ["2", "5"]
+        assert first[0].result.reward == 0.25
+        (entry,) = await session.rewards()
+        assert (entry.source, entry.value, entry.turn) == ("tool:counter", 5.0, None)
     assert tool.stages() == ["create", "execute", "execute", "calc_reward", "release"]
     assert len({instance for _, instance, _ in tool.log}) == 1
     assert tool.values == {}
 
 
-def test_each_stage_gets_its_kwargs_from_the_task_over_those_of_the_options() -> None:
+async def test_each_stage_gets_its_kwargs_from_the_task_over_those_of_the_options() -> None:
     tool = Counter({"create_kwargs": {"start": 10, "kept": True}, "release_kwargs": {"why": "options"}})
     task = make_task(
         tools_kwargs={
@@ -99,14 +95,10 @@ def test_each_stage_gets_its_kwargs_from_the_task_over_those_of_the_options() ->
             "another": {"create_kwargs": {"start": 99}},
         }
     )
-
-    async def main() -> None:
-        async with box_of(tool).open(task, make_episode_context(task)) as session:
-            assert await session.opening() == [Message("user", "The counter stands at 1.")]
-            await session.answer([call()])
-            await session.rewards()
-
-    asyncio.run(main())
+    async with box_of(tool).open(task, make_episode_context(task)) as session:
+        assert await session.opening() == [Message("user", "The counter stands at 1.")]
+        await session.answer([call()])
+        await session.rewards()
     assert [kwargs for _, _, kwargs in tool.log] == [
         {"start": 1, "kept": True},
         {"unit": "m"},
@@ -170,7 +162,7 @@ def test_a_reward_that_is_no_finite_number_is_the_tools_fault(value: Any) -> Non
         asyncio.run(main())
 
 
-def test_a_cancellation_does_not_cut_a_release_short() -> None:
+async def test_a_cancellation_does_not_cut_a_release_short() -> None:
     class Slow(Counter):
         async def release(self, instance_id: str, **kwargs: Any) -> None:
             reached.set()
@@ -183,19 +175,16 @@ def test_a_cancellation_does_not_cut_a_release_short() -> None:
         async with box_of(tool).open(make_task(), make_episode_context()):
             pass
 
-    async def main() -> None:
-        task = asyncio.create_task(episode())
-        await reached.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(main())
+    task = asyncio.create_task(episode())
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(asyncio.all_tasks()) == 1
     assert tool.stages() == ["create", "calc_reward", "release"]
 
 
-def test_release_waits_for_a_thread_that_still_uses_the_instance() -> None:
+async def test_release_waits_for_a_thread_that_still_uses_the_instance() -> None:
     events: list[str] = []
     running, leave = threading.Event(), threading.Event()
 
@@ -215,16 +204,13 @@ def test_release_waits_for_a_thread_that_still_uses_the_instance() -> None:
         async with box_of(Blocking()).open(make_task(), make_episode_context()) as session:
             await session.answer([call()])
 
-    async def main() -> None:
-        task = asyncio.create_task(episode())
-        await asyncio.to_thread(running.wait, 30)
-        task.cancel()
-        await asyncio.sleep(0.01)
-        leave.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    task = asyncio.create_task(episode())
+    await asyncio.to_thread(running.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    leave.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert events == ["execute ended", "released"]
 
 
@@ -247,7 +233,7 @@ def test_sync_stages_run_in_threads_and_inline_ones_on_the_loop() -> None:
     assert asyncio.run(name(WhereInline())) == threading.current_thread().name
 
 
-def test_a_stage_may_ask_for_the_episode() -> None:
+async def test_a_stage_may_ask_for_the_episode() -> None:
     class Shares(Tool):
         spec = SPEC
 
@@ -258,13 +244,10 @@ def test_a_stage_may_ask_for_the_episode() -> None:
         async def execute(self, instance_id: str, parameters: Any, *, context: EpisodeContext) -> str:
             return str(context.shared["task"])
 
-    async def main() -> None:
-        async with box_of(Shares()).open(make_task(), make_episode_context()) as session:
-            assert await session.opening() == [Message("system", "hello")]
-            (record,) = await session.answer([call()])
-            assert record.result.text == "task-0"
-
-    asyncio.run(main())
+    async with box_of(Shares()).open(make_task(), make_episode_context()) as session:
+        assert await session.opening() == [Message("system", "hello")]
+        (record,) = await session.answer([call()])
+        assert record.result.text == "task-0"
 
 
 class Query(BaseModel):
@@ -283,22 +266,18 @@ class Searcher(Tool):
         return f"{parameters.query} {parameters.topk}"
 
 
-def test_the_spec_can_come_from_the_hint_of_parameters() -> None:
+async def test_the_spec_can_come_from_the_hint_of_parameters() -> None:
     toolset = as_toolset(Searcher, None, make_build_context())
-
-    async def main() -> None:
-        box = ToolBox([ToolEntry("s", toolset)])
-        async with box.open(make_task(), make_episode_context()) as session:
-            (spec,) = session.specs()
-            assert (spec.name, spec.description) == ("searcher", "Looks things up.")
-            assert spec.parameters["properties"]["query"]["description"] == "What to look for."
-            records = await session.answer([ToolCall("searcher", {"query": "a"}), ToolCall("searcher", {"query": ""})])
-            assert [(record.result.text, record.result.error) for record in records] == [
-                ("a 3", None),
-                ("The query is empty.", "tool_error"),
-            ]
-
-    asyncio.run(main())
+    box = ToolBox([ToolEntry("s", toolset)])
+    async with box.open(make_task(), make_episode_context()) as session:
+        (spec,) = session.specs()
+        assert (spec.name, spec.description) == ("searcher", "Looks things up.")
+        assert spec.parameters["properties"]["query"]["description"] == "What to look for."
+        records = await session.answer([ToolCall("searcher", {"query": "a"}), ToolCall("searcher", {"query": ""})])
+        assert [(record.result.text, record.result.error) for record in records] == [
+            ("a 3", None),
+            ("The query is empty.", "tool_error"),
+        ]
 
 
 def test_a_tool_without_a_spec_or_execute_says_what_to_write() -> None:

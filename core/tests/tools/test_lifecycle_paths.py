@@ -19,7 +19,6 @@ from toolrl.tools.cancellation import CLEANUP_SECONDS
 from toolrl.tools.lifecycle import RELEASE_SECONDS
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, Score, ToolCall, ToolSpec
-from toolrl_testing.clock import run_in_virtual_time
 from toolrl_testing.fakes import (
     FakeChatFormat,
     FixedReward,
@@ -130,17 +129,14 @@ def test_however_an_episode_ends(tool: Staged, texts: list[str], fault: str | No
 
 
 @pytest.mark.parametrize("stage", ["create", "execute", "calc_reward"])
-def test_also_where_the_episode_is_cancelled(stage: str) -> None:
-    async def main() -> list[str]:
-        tool = Staged(hangs=stage)
-        task = asyncio.create_task(episode(tool, "call", "done").run())
-        await tool.reached.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return tool.stages
-
-    stages = asyncio.run(main())
+async def test_also_where_the_episode_is_cancelled(stage: str) -> None:
+    tool = Staged(hangs=stage)
+    task = asyncio.create_task(episode(tool, "call", "done").run())
+    await tool.reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    stages = tool.stages
     # Where create was cancelled nobody knows whether there is an instance to reward.
     assert stages == (["create", "release"] if stage == "create" else ONCE)
 
@@ -154,7 +150,7 @@ def test_a_reward_that_hangs_at_the_end_holds_up_no_release(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_a_create_that_goes_on_in_its_thread_made_an_instance_unless_it_raised(raises: bool) -> None:
+async def test_a_create_that_goes_on_in_its_thread_made_an_instance_unless_it_raised(raises: bool) -> None:
     stages: list[str] = []
     running, leave = threading.Event(), threading.Event()
 
@@ -178,20 +174,17 @@ def test_a_create_that_goes_on_in_its_thread_made_an_instance_unless_it_raised(r
         def release(self, instance_id: str, **kwargs: Any) -> None:
             stages.append("release")
 
-    async def main() -> None:
-        task = asyncio.create_task(episode(Slow(), "call").run())
-        await asyncio.to_thread(running.wait, 30)
-        task.cancel()
-        asyncio.get_running_loop().call_later(0.05, leave.set)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    task = asyncio.create_task(episode(Slow(), "call").run())
+    await asyncio.to_thread(running.wait, 30)
+    task.cancel()
+    asyncio.get_running_loop().call_later(0.05, leave.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert stages == ["create", *([] if raises else ["calc_reward"]), "release"]
 
 
 @pytest.mark.parametrize("stage", ["create", "calc_reward"])
-def test_a_stage_that_ends_as_its_episode_is_cancelled_counts(stage: str) -> None:
+async def test_a_stage_that_ends_as_its_episode_is_cancelled_counts(stage: str) -> None:
     class Cancels(Staged):
         async def _note(self, name: str) -> None:
             await super()._note(name)
@@ -199,13 +192,9 @@ def test_a_stage_that_ends_as_its_episode_is_cancelled_counts(stage: str) -> Non
                 running[0].cancel()  # The stage returns before its caller hears of it.
 
     tool, running = Cancels(), []
-
-    async def main() -> None:
-        running.append(asyncio.create_task(episode(tool, "call", "done").run()))
-        with pytest.raises(asyncio.CancelledError):
-            await running[0]
-
-    asyncio.run(main())
+    running.append(asyncio.create_task(episode(tool, "call", "done").run()))
+    with pytest.raises(asyncio.CancelledError):
+        await running[0]
     assert tool.stages == (["create", "calc_reward", "release"] if stage == "create" else ONCE)
 
 
@@ -224,6 +213,7 @@ async def live(tool: Tool, *, rewarded: bool = True) -> None:
             await session.rewards()
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize(
     ("slow", "rewarded", "fails", "stages", "seconds"),
     [
@@ -234,23 +224,20 @@ async def live(tool: Tool, *, rewarded: bool = True) -> None:
         ("release", True, False, ONCE, RELEASE_SECONDS + CLEANUP_SECONDS),
     ],
 )
-def test_a_stage_that_swallows_its_cancellation_ends_in_time(
+async def test_a_stage_that_swallows_its_cancellation_ends_in_time(
     slow: str, rewarded: bool, fails: bool, stages: list[str], seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     tool = Staged(hangs=slow, stubborn=True)
-
-    async def main() -> float:
-        with pytest.raises(ToolsetError, match="no answer within 20 s") if fails else nullcontext():
-            await live(tool, rewarded=rewarded)
-        return asyncio.get_running_loop().time()
-
-    assert run_in_virtual_time(main()) == pytest.approx(seconds, abs=1)
+    with pytest.raises(ToolsetError, match="no answer within 20 s") if fails else nullcontext():
+        await live(tool, rewarded=rewarded)
+    assert asyncio.get_running_loop().time() == pytest.approx(seconds, abs=1)
     assert tool.stages == stages
     assert f"tool 'stage': {slow} was cancelled and didn't end within 5 s; it is left to itself" in caplog.text
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("stage", ["create", "execute"])
-def test_what_never_ends_does_not_keep_the_process(stage: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_never_ends_does_not_keep_the_process(stage: str, caplog: pytest.LogCaptureFixture) -> None:
     class Immortal(Staged):
         async def _note(self, stage: str) -> None:
             while stage == self._hangs:
@@ -258,16 +245,12 @@ def test_what_never_ends_does_not_keep_the_process(stage: str, caplog: pytest.Lo
                     await asyncio.sleep(3600)
 
     box = box_of(Immortal(hangs=stage))
-
-    async def main() -> None:
-        await box.start()
-        with suppress(ToolsetError):
-            async with box.open(make_task(), make_episode_context()) as session:
-                (record,) = await session.answer([ToolCall("stage", {})])
-                assert record.result.error == "timeout"
-        await box.stop()
-
-    run_in_virtual_time(main())  # Ends.
+    await box.start()
+    with suppress(ToolsetError):
+        async with box.open(make_task(), make_episode_context()) as session:
+            (record,) = await session.answer([ToolCall("stage", {})])
+            assert record.result.error == "timeout"
+    await box.stop()
     assert "1 tool calls or stages never ended, although they were cancelled twice" in caplog.text
 
 

@@ -38,48 +38,40 @@ class Busy:
         return "ok"
 
 
-def test_no_more_calls_at_once_than_the_limit_and_waiting_is_not_the_calls_time(scene: Any, virtual: Any) -> None:
+@pytest.mark.virtual_time
+async def test_no_more_calls_at_once_than_the_limit_and_waiting_is_not_the_calls_time(scene: Any) -> None:
     server = Busy()
     search = scene(server, {"concurrency": 3, "timeout": 2})
-
-    async def main() -> float:
-        records = await asyncio.gather(*(search.ask(str(n)) for n in range(30)))
-        assert {record.result.error for record in records} == {None}
-        waited = sorted(record.result.metrics["policy/queue_seconds"] for record in records)
-        assert waited == pytest.approx([n // 3 for n in range(30)])
-        return asyncio.get_running_loop().time()
-
-    assert virtual(main()) == pytest.approx(10)
+    records = await asyncio.gather(*(search.ask(str(n)) for n in range(30)))
+    assert {record.result.error for record in records} == {None}
+    waited = sorted(record.result.metrics["policy/queue_seconds"] for record in records)
+    assert waited == pytest.approx([n // 3 for n in range(30)])
+    assert asyncio.get_running_loop().time() == pytest.approx(10)
     assert server.most == 3
 
 
-def test_a_rate_spaces_the_beginnings(scene: Any, virtual: Any) -> None:
+@pytest.mark.virtual_time
+async def test_a_rate_spaces_the_beginnings(scene: Any) -> None:
     search = scene(Busy(100.0), {"rate": {"per_second": 2}, "timeout": 200})
-
-    async def main() -> None:
-        await asyncio.gather(*(search.ask(str(n)) for n in range(5)))
-
-    virtual(main())
+    await asyncio.gather(*(search.ask(str(n)) for n in range(5)))
     assert search.begun == pytest.approx([0, 0.5, 1, 1.5, 2])
 
 
-def test_a_call_that_waits_too_long_is_answered(scene: Any, virtual: Any) -> None:
+@pytest.mark.virtual_time
+async def test_a_call_that_waits_too_long_is_answered(scene: Any) -> None:
     search = scene(Busy(10.0), {"concurrency": 1, "queue_timeout": 15})
-
-    async def main() -> None:
-        records = await asyncio.gather(*(search.ask(str(n)) for n in range(3)))
-        assert [record.result.error for record in records] == [None, None, "limit"]
-        assert records[2].result.text == (
-            "The tool 'search' is busy: there was no place for this call within 15 s, and it didn't run. Go on without "
-            "it, or try again later."
-        )
-        assert (await search.ask()).result.error is None
-
-    virtual(main())
+    records = await asyncio.gather(*(search.ask(str(n)) for n in range(3)))
+    assert [record.result.error for record in records] == [None, None, "limit"]
+    assert records[2].result.text == (
+        "The tool 'search' is busy: there was no place for this call within 15 s, and it didn't run. Go on without "
+        "it, or try again later."
+    )
+    assert (await search.ask()).result.error is None
     assert len(search.begun) == 3
 
 
-def test_no_permit_is_held_between_retries(scene: Any, virtual: Any) -> None:
+@pytest.mark.virtual_time
+async def test_no_permit_is_held_between_retries(scene: Any) -> None:
     times: list[tuple[Any, float]] = []
 
     async def respond(call: ToolCall) -> str:
@@ -90,15 +82,12 @@ def test_no_permit_is_held_between_retries(scene: Any, virtual: Any) -> None:
         return "ok"
 
     search = scene(respond, {"concurrency": 1, "retry": {"jitter": 0, "max_seconds": 1000}})
-
-    async def main() -> None:
-        await asyncio.gather(search.ask("a", who="a"), search.ask("b", who="b"))
-
-    virtual(main())
+    await asyncio.gather(search.ask("a", who="a"), search.ask("b", who="b"))
     assert [(who, round(at)) for who, at in times] == [("a", 0), ("b", 0), ("a", 100)]
 
 
-def test_calls_that_share_a_limit(scene: Any, virtual: Any) -> None:
+@pytest.mark.virtual_time
+async def test_calls_that_share_a_limit(scene: Any) -> None:
     endpoints, server = Endpoints(), Busy()
 
     def tool_of(entry: str, policy: dict[str, Any], endpoint: str | None = None) -> Any:
@@ -111,39 +100,34 @@ def test_calls_that_share_a_limit(scene: Any, virtual: Any) -> None:
         await asyncio.gather(*(it.ask(str(n)) for n in range(6) for it in tools))
         return server.most
 
-    async def main() -> None:
-        assert await together(tool_of("search", {}), tool_of("search", {})) == 2
-        assert await together(tool_of("search", {}), tool_of("fetch", {})) == 4
-        assert await together(tool_of("search", {}, "http://x"), tool_of("fetch", {}, "http://x")) == 2
-        assert await together(tool_of("search", {"limit_name": "n"}), tool_of("fetch", {"limit_name": "n"}, "u")) == 2
-
-    virtual(main())
+    assert await together(tool_of("search", {}), tool_of("search", {})) == 2
+    assert await together(tool_of("search", {}), tool_of("fetch", {})) == 4
+    assert await together(tool_of("search", {}, "http://x"), tool_of("fetch", {}, "http://x")) == 2
+    assert await together(tool_of("search", {"limit_name": "n"}), tool_of("fetch", {"limit_name": "n"}, "u")) == 2
 
 
-def test_two_limits_under_one_name_are_an_error(scene: Any, virtual: Any) -> None:
+@pytest.mark.virtual_time
+async def test_two_limits_under_one_name_are_an_error(scene: Any) -> None:
     endpoints = Endpoints()
 
     def use(**policy: Any) -> Any:
         return scene(Busy(), {"limit_name": "sandbox", **policy}, entry="b", endpoints=endpoints)
 
-    async def main() -> None:
-        await use(concurrency=8).ask()
-        await use(concurrency=8).ask()
-        for other, shown in (
-            ({"concurrency": 16}, "concurrency 16 and lease 30 s"),
-            (
-                {"concurrency": 8, "rate": {"per_second": 2}},
-                "concurrency 8, rate 2 per second with burst 1 and lease 30 s",
-            ),
-            ({"concurrency": 8, "limit_lease": 5}, "concurrency 8 and lease 5 s"),
-        ):
-            with pytest.raises(ConfigError) as caught:
-                await use(**other).ask()
-            assert caught.value.problems == [
-                f"the limit 'sandbox' is in use with concurrency 8 and lease 30 s, and another tool asks for {shown}"
-            ]
-
-    virtual(main())
+    await use(concurrency=8).ask()
+    await use(concurrency=8).ask()
+    for other, shown in (
+        ({"concurrency": 16}, "concurrency 16 and lease 30 s"),
+        (
+            {"concurrency": 8, "rate": {"per_second": 2}},
+            "concurrency 8, rate 2 per second with burst 1 and lease 30 s",
+        ),
+        ({"concurrency": 8, "limit_lease": 5}, "concurrency 8 and lease 5 s"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            await use(**other).ask()
+        assert caught.value.problems == [
+            f"the limit 'sandbox' is in use with concurrency 8 and lease 30 s, and another tool asks for {shown}"
+        ]
 
 
 def test_a_tool_box_finds_out_when_it_starts() -> None:
@@ -176,15 +160,12 @@ class Cluster:
         self.closed += 1
 
 
-def test_one_name_in_two_scopes_is_logged(scene: Any, virtual: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.virtual_time
+async def test_one_name_in_two_scopes_is_logged(scene: Any, caplog: pytest.LogCaptureFixture) -> None:
     endpoints = Endpoints(Cluster)
-
-    async def main() -> None:
-        for scope in ("local", "local", "cluster"):
-            assert "the limit" not in caplog.text
-            await scene(Busy(), {"concurrency": 2, "limit_scope": scope}, endpoints=endpoints).ask()
-
-    virtual(main())
+    for scope in ("local", "local", "cluster"):
+        assert "the limit" not in caplog.text
+        await scene(Busy(), {"concurrency": 2, "limit_scope": scope}, endpoints=endpoints).ask()
     assert "the limit 'engine' is kept for this process by one tool and for the cluster by another" in caplog.text
 
 
@@ -234,7 +215,7 @@ def test_options_that_would_do_nothing_are_refused() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_thread_that_runs_on_keeps_its_permit_until_it_ends_or_the_lease_does(ends: bool) -> None:
+async def test_a_thread_that_runs_on_keeps_its_permit_until_it_ends_or_the_lease_does(ends: bool) -> None:
     leave = threading.Event()
     inside = [0, 0]
 
@@ -255,25 +236,22 @@ def test_a_thread_that_runs_on_keeps_its_permit_until_it_ends_or_the_lease_does(
     toolset = as_toolset(Blocking, None, make_build_context())
     policy = PolicyOptions(timeout=0.1, concurrency=1, limit_lease=30.0 if ends else 0.3)
     box = ToolBox([ToolEntry("search", toolset, policy=policy)])
-
-    async def main() -> None:
-        async with box.open(make_task(), make_episode_context()) as session:
-            (first,) = await session.answer([ToolCall("search", {})])
-            assert first.result.error == "timeout"
-            second = asyncio.create_task(session.answer([ToolCall("search", {})]))
-            await asyncio.sleep(0.05)
-            assert inside == [1, 1]  # The endpoint is still busy with the first call.
-            if ends:
-                leave.set()
-            assert (await second)[0].result.error is None
-            assert inside[1] == (1 if ends else 2)
+    async with box.open(make_task(), make_episode_context()) as session:
+        (first,) = await session.answer([ToolCall("search", {})])
+        assert first.result.error == "timeout"
+        second = asyncio.create_task(session.answer([ToolCall("search", {})]))
+        await asyncio.sleep(0.05)
+        assert inside == [1, 1]  # The endpoint is still busy with the first call.
+        if ends:
             leave.set()
+        assert (await second)[0].result.error is None
+        assert inside[1] == (1 if ends else 2)
+        leave.set()
 
-    asyncio.run(main())
 
-
-def test_a_task_that_does_not_stop_keeps_its_permit_too(
-    scene: Any, virtual: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.virtual_time
+async def test_a_task_that_does_not_stop_keeps_its_permit_too(
+    scene: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(cancellation, "CLEANUP_SECONDS", 1.0)
 
@@ -288,16 +266,13 @@ def test_a_task_that_does_not_stop_keeps_its_permit_too(
 
     search = scene(stubborn, {"timeout": 2, "concurrency": 1})
 
-    async def main() -> None:
-        async def timed() -> tuple[str | None, float]:
-            record = await search.ask()
-            return record.result.error, asyncio.get_running_loop().time()
+    async def timed() -> tuple[str | None, float]:
+        record = await search.ask()
+        return record.result.error, asyncio.get_running_loop().time()
 
-        assert await timed() == ("timeout", pytest.approx(3))
-        assert await timed() == ("timeout", pytest.approx(23))
-        await asyncio.sleep(30)
-        assert len(asyncio.all_tasks()) == 1
-
-    virtual(main())
+    assert await timed() == ("timeout", pytest.approx(3))
+    assert await timed() == ("timeout", pytest.approx(23))
+    await asyncio.sleep(30)
+    assert len(asyncio.all_tasks()) == 1
     assert search.begun == pytest.approx([0, 20])
     assert "was cancelled and didn't end within 1 s; it is left to itself" in caplog.text

@@ -89,13 +89,9 @@ def test_a_call_that_cant_be_read_is_answered_with_the_arguments() -> None:
     assert record.result.text == "No JSON. Arguments of 'a': {}"
 
 
-def test_toolsets_in_a_list_resolve_like_one() -> None:
+async def test_toolsets_in_a_list_resolve_like_one() -> None:
     joined = as_toolset([Prefixed("one", "a", "b"), Prefixed("two", "b")], None, make_build_context())
-
-    async def main() -> list[CallRecord]:
-        async with ToolBox([ToolEntry("both", joined)]).open(make_task(), make_episode_context()) as session:
-            return list(await session.answer([ToolCall("a", {}), ToolCall("b", {})]))
-
-    records = asyncio.run(main())
+    async with ToolBox([ToolEntry("both", joined)]).open(make_task(), make_episode_context()) as session:
+        records = list(await session.answer([ToolCall("a", {}), ToolCall("b", {})]))
     assert [record.result.text for record in records[:1]] == ["one-a"]
     assert records[1].result.error == "unknown_tool"

@@ -177,20 +177,18 @@ def test_a_timeout_inside_the_tool_is_a_crash_not_the_limit(scene: Any, virtual:
     assert (result.error, result.text) == ("crash", "The tool 'search' crashed: TimeoutError: socket")
 
 
-def test_a_tool_that_swallows_its_cancellation_cannot_keep_the_episode(scene: Any, virtual: Any) -> None:
+@pytest.mark.virtual_time
+async def test_a_tool_that_swallows_its_cancellation_cannot_keep_the_episode(scene: Any) -> None:
     async def work(call: ToolCall) -> str:
         with suppress(BaseException):  # The mistake under test.
             await asyncio.sleep(60)
         return "still here"
 
-    async def main() -> None:
-        task = asyncio.create_task(scene(work, {}).ask())
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    virtual(main())
+    task = asyncio.create_task(scene(work, {}).ask())
+    await asyncio.sleep(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @pytest.mark.parametrize(
@@ -230,7 +228,7 @@ def test_a_schema_that_is_none_loses_no_call(parameters: dict[str, Any]) -> None
     assert [result.error for result in results] == ["malformed", None]
 
 
-def test_arguments_of_any_depth_lose_no_call(scene: Any) -> None:
+async def test_arguments_of_any_depth_lose_no_call(scene: Any) -> None:
     deep: dict[str, Any] = {}
     for _ in range(3000):
         deep = {"a": deep}
@@ -239,11 +237,8 @@ def test_arguments_of_any_depth_lose_no_call(scene: Any) -> None:
     async def found(call: ToolCall) -> str:
         return "found"
 
-    async def main() -> list[str | None]:
-        async with scene(found, {}, traits=ToolTraits(pure=True)).session() as session:
-            return [record.result.error for record in await session.answer(calls)]
-
-    assert asyncio.run(main()) == ["crash", None]
+    async with scene(found, {}, traits=ToolTraits(pure=True)).session() as session:
+        assert [record.result.error for record in await session.answer(calls)] == ["crash", None]
 
 
 def test_the_name_of_an_unknown_tool_is_not_repeated_whole() -> None:

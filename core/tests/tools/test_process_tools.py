@@ -250,36 +250,29 @@ def test_a_giant_result_is_not_read(tools: ModuleType, monkeypatch: pytest.Monke
     assert "more than the 5000 that are read" in records[1].result.text
 
 
-def test_calls_at_once_inside_of_one_call_do_not_share_a_worker(tools: ModuleType, pool: ProcessPool) -> None:
+async def test_calls_at_once_inside_of_one_call_do_not_share_a_worker(tools: ModuleType, pool: ProcessPool) -> None:
     target = tools.work.traits.process
-
-    async def main() -> None:
-        async with pool.reserve(target):
-            results = await asyncio.gather(*(pool.call(target, {"how": "square", "n": n}) for n in range(5)))
-            assert [result.text for result in results] == ["0", "1", "4", "9", "16"]
-            late = contextvars.copy_context()
-        # A task that outlives the reservation has no part in it.
-        task = asyncio.create_task(pool.call(target, {"how": "pid"}), context=late)
-        assert (await task).text != ""
-
-    asyncio.run(main())
+    async with pool.reserve(target):
+        results = await asyncio.gather(*(pool.call(target, {"how": "square", "n": n}) for n in range(5)))
+        assert [result.text for result in results] == ["0", "1", "4", "9", "16"]
+        late = contextvars.copy_context()
+    # A task that outlives the reservation has no part in it.
+    task = asyncio.create_task(pool.call(target, {"how": "pid"}), context=late)
+    assert (await task).text != ""
 
 
-def test_the_policy_sees_what_it_needs(tools: ModuleType) -> None:
-    async def main() -> None:
-        with pytest.raises(ToolError) as caught:
-            await tools.work.run({"how": "transient"}, make_episode_context())
-        assert (caught.value.transient, caught.value.retry_after) == (True, 2.5)
-        with pytest.raises(ArgumentsError, match="n: Input should be a valid integer"):
-            await tools.work.run({"how": "square", "n": "x"}, make_episode_context())
-        for how, kind in (("timeout", ToolTimeoutError), ("unavailable", ToolUnavailableError)):
-            with pytest.raises(kind):
-                await tools.work.run({"how": how}, make_episode_context())
-        with pytest.raises(ProcessCrashError) as crash:
-            await tools.work.run({"how": "raise"}, make_episode_context())
-        assert crash.value.__notes__[0].splitlines()[1].endswith("in work")
-
-    asyncio.run(main())
+async def test_the_policy_sees_what_it_needs(tools: ModuleType) -> None:
+    with pytest.raises(ToolError) as caught:
+        await tools.work.run({"how": "transient"}, make_episode_context())
+    assert (caught.value.transient, caught.value.retry_after) == (True, 2.5)
+    with pytest.raises(ArgumentsError, match="n: Input should be a valid integer"):
+        await tools.work.run({"how": "square", "n": "x"}, make_episode_context())
+    for how, kind in (("timeout", ToolTimeoutError), ("unavailable", ToolUnavailableError)):
+        with pytest.raises(kind):
+            await tools.work.run({"how": how}, make_episode_context())
+    with pytest.raises(ProcessCrashError) as crash:
+        await tools.work.run({"how": "raise"}, make_episode_context())
+    assert crash.value.__notes__[0].splitlines()[1].endswith("in work")
 
 
 @pytest.mark.parametrize(
@@ -323,23 +316,19 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_a_cancelled_episode_kills_its_worker_and_leaves_no_thread(tools: ModuleType) -> None:
+async def test_a_cancelled_episode_kills_its_worker_and_leaves_no_thread(tools: ModuleType) -> None:
     before = POOL.abandoned
-
-    async def main() -> int:
-        async with box_of(tools.work).open(make_task(), make_episode_context()) as session:
-            (record,) = await session.answer([ToolCall("work", {"how": "pid"})])
-            task = asyncio.create_task(session.answer([ToolCall("work", {"how": "hang"})]))
-            await asyncio.sleep(0.2)
-            assert int(record.result.text) in children()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            while POOL.abandoned > before:  # noqa: ASYNC110 - no event to wait for
-                await asyncio.sleep(0.01)
-            return int(record.result.text)
-
-    assert gone(asyncio.run(main()))
+    async with box_of(tools.work).open(make_task(), make_episode_context()) as session:
+        (record,) = await session.answer([ToolCall("work", {"how": "pid"})])
+        task = asyncio.create_task(session.answer([ToolCall("work", {"how": "hang"})]))
+        await asyncio.sleep(0.2)
+        assert int(record.result.text) in children()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while POOL.abandoned > before:  # noqa: ASYNC110 - no event to wait for
+            await asyncio.sleep(0.01)
+        assert gone(int(record.result.text))
 
 
 def test_calls_at_once_use_no_more_workers_than_there_are_and_waiting_is_not_their_time(tools: ModuleType) -> None:

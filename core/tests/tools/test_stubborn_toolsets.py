@@ -13,11 +13,13 @@ from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
-from toolrl_testing.clock import run_in_virtual_time
 from toolrl_testing.fakes import make_episode_context, make_task
 
 
-def test_a_toolset_that_does_not_stop_keeps_neither_the_run_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.virtual_time
+async def test_a_toolset_that_does_not_stop_keeps_neither_the_run_nor_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     stopped: list[str] = []
 
     class Desk:
@@ -35,12 +37,8 @@ def test_a_toolset_that_does_not_stop_keeps_neither_the_run_nor_the_others(caplo
             stopped.append(self._name)
 
     box = ToolBox([ToolEntry("first", Desk("first", 0.0)), ToolEntry("second", Desk("second", 1e6))])
-
-    async def main() -> None:
-        await box.start()
-        await box.stop()
-
-    run_in_virtual_time(main())
+    await box.start()
+    await box.stop()
     assert stopped == ["first"]
     assert "Desk didn't stop within 60 s; it is left as it is" in caplog.text
 
@@ -98,25 +96,21 @@ def leave(*_: Any) -> Any:
         ({"opening": refuse}, "opening messages failed: KeyError"),
     ],
 )
-def test_a_toolset_that_is_none_fails_with_its_name_and_is_closed(odd: dict[str, Any], message: str) -> None:
+async def test_a_toolset_that_is_none_fails_with_its_name_and_is_closed(odd: dict[str, Any], message: str) -> None:
     toolset: Any = Odd(**odd)
-
-    async def main() -> None:
-        with pytest.raises(ToolsetError, match=rf"odd set: .*{message}"):
-            async with ToolBox([ToolEntry("odd set", toolset)]).open(make_task(), make_episode_context()) as session:
-                await session.opening()
-                await session.answer([ToolCall("odd", {})])
-                await session.rewards()
-
-    asyncio.run(main())
+    with pytest.raises(ToolsetError, match=rf"odd set: .*{message}"):
+        async with ToolBox([ToolEntry("odd set", toolset)]).open(make_task(), make_episode_context()) as session:
+            await session.opening()
+            await session.answer([ToolCall("odd", {})])
+            await session.rewards()
     assert toolset.closed == (0 if "open" in odd else 1)
 
 
-def test_a_session_that_cannot_say_what_a_name_means_loses_no_call(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> list[str | None]:
-        box = ToolBox([ToolEntry("odd set", Odd(resolve=refuse))])
-        async with box.open(make_task(), make_episode_context()) as session:
-            return [record.result.error for record in await session.answer([ToolCall("o", {}), ToolCall("odd", {})])]
-
-    assert asyncio.run(main()) == ["unknown_tool", None]
+async def test_a_session_that_cannot_say_what_a_name_means_loses_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    box = ToolBox([ToolEntry("odd set", Odd(resolve=refuse))])
+    async with box.open(make_task(), make_episode_context()) as session:
+        assert [record.result.error for record in await session.answer([ToolCall("o", {}), ToolCall("odd", {})])] == [
+            "unknown_tool",
+            None,
+        ]
     assert "Odd: resolve('o') raised" in caplog.text

@@ -35,52 +35,41 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_values_exceptions_and_context_come_back() -> None:
+async def test_values_exceptions_and_context_come_back() -> None:
     pool = ThreadPool()
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="outside")
 
     def fail(error: BaseException) -> None:
         raise error
 
-    async def main() -> None:
-        variable.set("inside")
-        assert await pool.submit(variable.get) == "inside"
-        assert await pool.submit(divmod, 7, 2) == (3, 1)
-        with pytest.raises(KeyError):
-            await pool.submit(fail, KeyError("k"))
-        with pytest.raises(SystemExit):
-            await pool.submit(fail, SystemExit(3))
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await pool.submit(fail, StopIteration())
-
-    asyncio.run(main())
+    variable.set("inside")
+    assert await pool.submit(variable.get) == "inside"
+    assert await pool.submit(divmod, 7, 2) == (3, 1)
+    with pytest.raises(KeyError):
+        await pool.submit(fail, KeyError("k"))
+    with pytest.raises(SystemExit):
+        await pool.submit(fail, SystemExit(3))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await pool.submit(fail, StopIteration())
 
 
-def test_no_more_threads_than_the_limit_and_jobs_begin_in_order() -> None:
+async def test_no_more_threads_than_the_limit_and_jobs_begin_in_order() -> None:
     pool = ThreadPool(limit=1)
     seen: list[int] = []
-
-    async def main() -> None:
-        assert len({await pool.submit(threading.get_ident) for _ in range(50)}) == 1
-        await asyncio.gather(*(pool.submit(seen.append, number) for number in range(20)))
-
-    asyncio.run(main())
+    assert len({await pool.submit(threading.get_ident) for _ in range(50)}) == 1
+    await asyncio.gather(*(pool.submit(seen.append, number) for number in range(20)))
     assert seen == list(range(20))
 
 
-def test_a_job_that_was_cancelled_before_it_began_never_runs() -> None:
+async def test_a_job_that_was_cancelled_before_it_began_never_runs() -> None:
     pool, leave = ThreadPool(limit=1), threading.Event()
     ran: list[int] = []
-
-    async def main() -> None:
-        first = await started(pool.put, leave)
-        second = pool.submit(ran.append, 2)
-        second.cancel()
-        leave.set()
-        await first
-        await pool.submit(ran.append, 3)
-
-    asyncio.run(main())
+    first = await started(pool.put, leave)
+    second = pool.submit(ran.append, 2)
+    second.cancel()
+    leave.set()
+    await first
+    await pool.submit(ran.append, 3)
     assert ran == [3]
 
 
@@ -102,66 +91,54 @@ def test_a_thread_survives_the_end_of_its_loop() -> None:
 # Functions that don't return.
 
 
-def test_calls_that_never_return_do_not_use_the_pool_up() -> None:
+async def test_calls_that_never_return_do_not_use_the_pool_up() -> None:
     pool, leave = ThreadPool(limit=2), threading.Event()
-
-    async def main() -> None:
-        for _ in range(5):
-            for job in [await started(pool.put, leave) for _ in range(2)]:
-                job.cancel()
-        assert pool.abandoned == 10
-        hung = [await started(pool.put, leave) for _ in range(2)]
-        waiting = pool.submit(lambda: "ran")
-        hung[0].cancel()
-        assert await asyncio.wait_for(waiting, 10) == "ran"
-        leave.set()
-        await until(lambda: pool.abandoned == 0)
-        assert await pool.submit(lambda: 6) == 6
-
-    asyncio.run(main())
+    for _ in range(5):
+        for job in [await started(pool.put, leave) for _ in range(2)]:
+            job.cancel()
+    assert pool.abandoned == 10
+    hung = [await started(pool.put, leave) for _ in range(2)]
+    waiting = pool.submit(lambda: "ran")
+    hung[0].cancel()
+    assert await asyncio.wait_for(waiting, 10) == "ran"
+    leave.set()
+    await until(lambda: pool.abandoned == 0)
+    assert await pool.submit(lambda: 6) == 6
 
 
-def test_so_many_abandoned_calls_of_one_tool_and_its_next_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_so_many_abandoned_calls_of_one_tool_and_its_next_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     pool, leave = ThreadPool(), threading.Event()
     lane, other = Lane("search", pool, most_abandoned=3), Lane("fetch", pool, most_abandoned=3)
-
-    async def main() -> None:
-        for job in [await started(lane.call, leave) for _ in range(3)]:
-            job.cancel()
-        with pytest.raises(ToolUnavailableError, match="The tool 'search' can't be called now: 3 earlier calls"):
-            lane.call(int)
-        assert await other.call(lambda: 1) == 1
-        assert await lane.submit(lambda: 2) == 2  # What was begun can be ended.
-        leave.set()
-        await until(lambda: lane.abandoned == 0)
-        assert await lane.call(lambda: 3) == 3
-
-    asyncio.run(main())
+    for job in [await started(lane.call, leave) for _ in range(3)]:
+        job.cancel()
+    with pytest.raises(ToolUnavailableError, match="The tool 'search' can't be called now: 3 earlier calls"):
+        lane.call(int)
+    assert await other.call(lambda: 1) == 1
+    assert await lane.submit(lambda: 2) == 2  # What was begun can be ended.
+    leave.set()
+    await until(lambda: lane.abandoned == 0)
+    assert await lane.call(lambda: 3) == 3
     logged = [record.getMessage() for record in caplog.records]
     assert [text.partition(" of its calls")[0] for text in logged] == ["tool 'search': 1", "tool 'search': 3"]
 
 
-def test_the_end_of_an_abandoned_function_is_reported() -> None:
+async def test_the_end_of_an_abandoned_function_is_reported() -> None:
     pool, leave = ThreadPool(limit=1), threading.Event()
     ended: list[str] = []
-
-    async def main() -> None:
-        with collecting_jobs() as jobs:
-            running = await started(pool.put, leave)
-            never = pool.submit(int)
-        pool.submit(int)
-        assert jobs == [running, never]
-        running.when_ended(lambda: ended.append("running"))
-        never.when_ended(lambda: ended.append("never"))
-        never.abandon()
-        assert ended == ["never"]
-        assert never.cancelled()
-        running.abandon()
-        leave.set()
-        await asyncio.wait_for(running, 10)  # Left, but not cancelled: its value may still be read.
-        await until(lambda: len(ended) == 2)
-
-    asyncio.run(main())
+    with collecting_jobs() as jobs:
+        running = await started(pool.put, leave)
+        never = pool.submit(int)
+    pool.submit(int)
+    assert jobs == [running, never]
+    running.when_ended(lambda: ended.append("running"))
+    never.when_ended(lambda: ended.append("never"))
+    never.abandon()
+    assert ended == ["never"]
+    assert never.cancelled()
+    running.abandon()
+    leave.set()
+    await asyncio.wait_for(running, 10)  # Left, but not cancelled: its value may still be read.
+    await until(lambda: len(ended) == 2)
 
 
 def test_an_exception_after_the_caller_left_is_no_noise(caplog: pytest.LogCaptureFixture) -> None:

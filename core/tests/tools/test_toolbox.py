@@ -444,17 +444,13 @@ def test_what_went_wrong_at_the_start_is_not_hidden_by_the_stop(joined: bool, ca
     assert "AttributeError: no client" in caplog.text
 
 
-def test_toolsets_stop_in_reverse_each_also_where_another_fails() -> None:
+async def test_toolsets_stop_in_reverse_each_also_where_another_fails() -> None:
     log: list[str] = []
-
-    async def main() -> None:
-        box = ToolBox([ToolEntry(it.label, it) for it in (Half(log, "a"), Half(log, "b", stops=False))])
-        await box.start()
-        with pytest.raises(AttributeError, match="no client"):
-            await box.stop()
+    box = ToolBox([ToolEntry(it.label, it) for it in (Half(log, "a"), Half(log, "b", stops=False))])
+    await box.start()
+    with pytest.raises(AttributeError, match="no client"):
         await box.stop()
-
-    asyncio.run(main())
+    await box.stop()
     assert log == ["start a", "start b", "stop b", "stop a"]
 
 

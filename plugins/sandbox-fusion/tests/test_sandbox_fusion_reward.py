@@ -190,7 +190,7 @@ class TestCompileErrors:
 
 
 class TestConcurrency:
-    def test_no_more_than_the_limit_at_once(self, stub: HttpStub) -> None:
+    async def test_no_more_than_the_limit_at_once(self, stub: HttpStub) -> None:
         def answer(request: dict[str, Any]) -> HttpReply:
             stub.meet(3)
             return HttpReply(finished("ok\n"))
@@ -199,16 +199,14 @@ class TestConcurrency:
         options = SandboxRewardOptions(sandbox_fusion_url=stub.url, max_concurrent=3)
         reward = SandboxReward(options, make_build_context())
         cases = {"inputs": [""] * 8, "outputs": ["ok"] * 8}
-
-        async def run() -> list[Score]:
-            episodes = [make_episode(TEXT, task=make_task(answer=cases)) for _ in range(3)]
-            return await asyncio.gather(*(reward.score(episode) for episode in episodes))
-
-        assert [found.value for found in asyncio.run(run())] == [1.0] * 3
+        episodes = [make_episode(TEXT, task=make_task(answer=cases)) for _ in range(3)]
+        assert [found.value for found in (await asyncio.gather(*(reward.score(episode) for episode in episodes)))] == [
+            1.0
+        ] * 3
         assert len(stub.requests) == 24
         assert stub.most_at_once == 3
 
-    def test_a_cancelled_score_gives_its_places_back(self, stub: HttpStub) -> None:
+    async def test_a_cancelled_score_gives_its_places_back(self, stub: HttpStub) -> None:
         release = threading.Event()
 
         def answer(request: dict[str, Any]) -> HttpReply:
@@ -220,17 +218,13 @@ class TestConcurrency:
             SandboxRewardOptions(sandbox_fusion_url=stub.url, max_concurrent=2), make_build_context()
         )
         episode = make_episode(TEXT, task=make_task(answer={"inputs": [""] * 5, "outputs": ["ok"] * 5}))
-
-        async def run() -> Score:
-            first = asyncio.create_task(reward.score(episode))
-            while len(stub.requests) < 2:  # noqa: ASYNC110 - the server is in another thread
-                await asyncio.sleep(0.01)
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
-            release.set()
-            before = asyncio.all_tasks()
-            found = await reward.score(episode)
-            assert asyncio.all_tasks() == before
-            return found
-
-        assert asyncio.run(run()).value == 1.0
+        first = asyncio.create_task(reward.score(episode))
+        while len(stub.requests) < 2:  # noqa: ASYNC110 - the server is in another thread
+            await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        release.set()
+        before = asyncio.all_tasks()
+        found = await reward.score(episode)
+        assert asyncio.all_tasks() == before
+        assert found.value == 1.0

@@ -199,45 +199,37 @@ def test_a_resumed_run_makes_up_for_an_evaluation_that_was_cut_off(
     assert run.events.steps("eval") == expected
 
 
-def test_an_interrupt_in_an_update_takes_effect_after_it() -> None:
+async def test_an_interrupt_in_an_update_takes_effect_after_it() -> None:
     run = Setting()
+    task = asyncio.ensure_future(run.loop().run())
+    loop, cancelled = asyncio.get_running_loop(), threading.Event()
 
-    async def main() -> None:
-        task = asyncio.ensure_future(run.loop().run())
-        loop, cancelled = asyncio.get_running_loop(), threading.Event()
+    def cancel() -> None:
+        task.cancel()
+        cancelled.set()
 
-        def cancel() -> None:
-            task.cancel()
-            cancelled.set()
+    def interrupt() -> None:
+        loop.call_soon_threadsafe(cancel)
+        assert cancelled.wait(10)
 
-        def interrupt() -> None:
-            loop.call_soon_threadsafe(cancel)
-            assert cancelled.wait(10)
-
-        run.trainer.on_update = interrupt
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    run.trainer.on_update = interrupt
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert run.trainer.saved == [1]
     assert run.events.steps("train") == [1]
 
 
-def test_an_interrupt_while_weights_are_handed_over_keeps_the_steps_metrics() -> None:
+async def test_an_interrupt_while_weights_are_handed_over_keeps_the_steps_metrics() -> None:
     run = Setting()
+    task = asyncio.ensure_future(run.loop().run())
 
-    async def main() -> None:
-        task = asyncio.ensure_future(run.loop().run())
+    async def never(weights: Any, version: int) -> None:
+        task.cancel()
+        await asyncio.sleep(60)
 
-        async def never(weights: Any, version: int) -> None:
-            task.cancel()
-            await asyncio.sleep(60)
-
-        run.engine.update_weights = never  # type: ignore[method-assign]
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    run.engine.update_weights = never  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert run.trainer.saved == [1]
     assert run.events.steps("train") == [1]
 

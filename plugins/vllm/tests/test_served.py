@@ -32,7 +32,7 @@ sys.exit(main(sys.argv[1:]))
 PLAIN = {"use": "plain", "options": {"turn_end": ["~"]}}
 
 
-def test_an_evaluation_needs_no_torch(tmp_path: Path) -> None:
+async def test_an_evaluation_needs_no_torch(tmp_path: Path) -> None:
     model, tokenizer = make_model(), make_tokenizer()
     model.config.save_pretrained(tmp_path / "model")  # No weights: they are the server's.
     tokenizer.save_pretrained(tmp_path / "model")
@@ -55,22 +55,19 @@ def test_an_evaluation_needs_no_torch(tmp_path: Path) -> None:
         out, err = await process.communicate()
         return process.returncode, out.decode(), err.decode()
 
-    async def main() -> None:
-        async with serving(model, tokenizer) as server:
-            assert isinstance(server, SglangServer)
-            config["engine"]["options"]["url"] = server.url  # type: ignore[index]
-            (tmp_path / "eval.yaml").write_text(yaml.safe_dump(config))
-            status, out, err = await run("config", "check", str(tmp_path / "eval.yaml"))
-            assert status == 0, out + err
-            status, out, err = await run("eval", str(tmp_path / "eval.yaml"), "--json")
-            assert status == 0, out + err
-            assert json.loads(out)["accuracy"] >= 0
-            assert [path for path, _ in server.asked].count("/generate") == 3
-            status, _, err = await run("train", str(tmp_path / "eval.yaml"), "--set", "data.train=jsonl")
-            assert status != 0
-            assert "data.train" in err or "trains nothing" in err
-
-    asyncio.run(main())
+    async with serving(model, tokenizer) as server:
+        assert isinstance(server, SglangServer)
+        config["engine"]["options"]["url"] = server.url  # type: ignore[index]
+        (tmp_path / "eval.yaml").write_text(yaml.safe_dump(config))
+        status, out, err = await run("config", "check", str(tmp_path / "eval.yaml"))
+        assert status == 0, out + err
+        status, out, err = await run("eval", str(tmp_path / "eval.yaml"), "--json")
+        assert status == 0, out + err
+        assert json.loads(out)["accuracy"] >= 0
+        assert [path for path, _ in server.asked].count("/generate") == 3
+        status, _, err = await run("train", str(tmp_path / "eval.yaml"), "--set", "data.train=jsonl")
+        assert status != 0
+        assert "data.train" in err or "trains nothing" in err
 
 
 def test_rollout_workers_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
