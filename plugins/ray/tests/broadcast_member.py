@@ -34,7 +34,7 @@ class Anything:
 
 
 def main() -> None:
-    module, broadcast.BUCKET_BYTES = Anything(), 1
+    module, broadcast.BUCKET_BYTES = Anything(), 1000
     while True:
         try:
             part, dies = pickle.load(sys.stdin.buffer)

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 from toolrl.errors import EngineError
-from toolrl_plugin_ray import broadcast, replica
+from toolrl_plugin_ray import broadcast, collective_group, replica
 from toolrl_plugin_ray.broadcast import WeightBroadcast, receive
 from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate
 from toolrl_plugin_ray.weights import described, targets, trained, verify
@@ -75,7 +75,7 @@ class Worker:
         self.parts.append(part)
         if self.reached is not None:
             await self.reached()
-        await receive(pickle.loads(pickle.dumps(part)), self.model)
+        (await receive(pickle.loads(pickle.dumps(part)), self.model))()
         verify(part, self.model)
 
 
@@ -103,8 +103,8 @@ class Process(Worker):
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Process]]:
-    """They send each tensor by itself, so that one may die between two."""
-    monkeypatch.setattr(broadcast, "BUCKET_BYTES", 1)
+    """They send several pieces, so that one may die between two."""
+    monkeypatch.setattr(broadcast, "BUCKET_BYTES", 1000)
     made = [subprocess.Popen([sys.executable, str(MEMBER)], stdin=-1, stdout=-1) for _ in range(2)]
     yield [Process(number + 1, it) for number, it in enumerate(made)]
     for process in made:
@@ -326,7 +326,9 @@ async def test_no_wait_is_longer_than_the_limit() -> None:
             await worker.update(update, parts[0])
 
 
-def test_an_engine_stands_still_while_its_weights_are_half_written(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_transfer_leaves_the_weights_and_an_engine_is_held_while_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Engine:
         def __init__(self) -> None:
             self.held = 0
@@ -342,34 +344,33 @@ def test_an_engine_stands_still_while_its_weights_are_half_written(monkeypatch: 
             assert self.held
             self.updates.append(version)
 
-    times = 0
-
-    async def breaks(update: WeightUpdate, module: Any) -> None:
-        nonlocal times
-        times += 1
-        if times % 3:
-            raise TransferBrokenError("it broke")
-
-    monkeypatch.setattr(replica, "receive", breaks)
-
     class Policy:
         model = Model(0)
 
         def weights(self, version: int) -> Weights:
             return Weights(None, version)
 
-    async def main() -> None:
-        engine = Engine()
-        made = replica.PolicyReplica(Policy(), Weights(None, 0), engine, None, None)  # type: ignore[arg-type]
-        for _ in range(2):
-            with pytest.raises(TransferBrokenError):
-                await made.load(WeightUpdate(1))
-            assert engine.held == 1
-        await made.load(WeightUpdate(1))
-        assert (engine.held, engine.updates) == (0, [1])
-        with pytest.raises(TransferBrokenError):
-            await made.load(WeightUpdate(1))
-        await made.close()
-        assert engine.held == 0
+    engine, broken = Engine(), True
 
-    asyncio.run(main())
+    def torn(*arguments: Any) -> Iterator[Any]:
+        assert not engine.held, "it samples on during a transfer"
+        for number, piece in enumerate(collective_group.broadcast(*arguments)):
+            if number and broken:
+                raise TransferBrokenError("it broke")
+            yield piece
+
+    monkeypatch.setattr(broadcast, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(broadcast, "broadcast", torn)
+    made = replica.PolicyReplica(Policy(), Weights(None, 0), engine, None, None)  # type: ignore[arg-type]
+    model, before = Model(1), {name: it.clone() for name, it in Policy.model.state_dict().items()}
+    weights = sender()
+    update = await weights.publish(Weights(model, 1), 1)
+    async with weights.transfer(update, 1) as (parts, _):
+        with pytest.raises(TransferBrokenError):
+            await made.load(parts[0])
+    assert all(torch.equal(it, before[name]) for name, it in Policy.model.state_dict().items())
+    broken = False
+    async with weights.transfer(update, 1) as (parts, _):
+        await made.load(parts[0])
+    assert same(model, Policy.model)
+    assert (engine.held, engine.updates) == (0, [1])

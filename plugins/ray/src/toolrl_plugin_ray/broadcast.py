@@ -4,14 +4,14 @@ The trainer copies what is trained; workers receive that into their model's own 
 that replaces a dead one may come while the trainer trains already: it gets its first weights in a broadcast of two.
 
 A worker that dies during a broadcast aborts it for all, and the others get all of it again in another one. A worker
-whose weights are half written keeps its engine still until then.
+writes weights into its model when all of them have arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -29,7 +29,7 @@ from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSuperviso
 from toolrl_plugin_torch.sharding.rendezvous import listen
 
 BUCKET_BYTES = 4 * 2**20
-"""Tensors are sent together up to about so many bytes."""
+"""What is sent at once."""
 MOST_TRIES = 3
 """Broadcasts in a row that break though no worker was lost, before the run ends."""
 
@@ -43,7 +43,7 @@ class WeightBroadcast:
         """`host` is this machine's address for the workers, `timeout` how many seconds a transfer may stand still."""
         self._host = host
         self._timeout = timeout
-        self._copies: dict[int, list[Any]] = {}
+        self._copies: dict[int, Any] = {}
 
     async def publish(self, weights: WeightSource, version: int) -> WeightUpdate:
         """Copy these weights, to be sent by `send` and `send_to_one`."""
@@ -94,13 +94,13 @@ class WeightBroadcast:
     ) -> AsyncIterator[tuple[list[WeightUpdate], Callable[[], None]]]:
         """While this is entered the weights are sent to so many workers, as soon as each has got its part: gives the
         parts, and what aborts the transfer for all, which then raise TransferBrokenError."""
-        tensors = self._copies[update.version]
+        pieces = _pieces(self._copies[update.version])
         for version in [it for it in self._copies if it < update.version]:
             del self._copies[version]  # A worker that starts from now on gets these.
         store = [listen(self._host, 0, timedelta(seconds=CONNECT_SECONDS))]
         at = Rendezvous(self._host, store[0].port, 0, workers + 1, self._timeout)
         parts = [replace(update, rendezvous=replace(at, rank=rank)) for rank in range(1, at.size)]
-        sending = POOL.submit(lambda: list(broadcast(at, tensors)))
+        sending = POOL.submit(lambda: list(broadcast(at, pieces)))
         # Where it fails others notice by the store: it may be long before they notice a death.
         sending.add_done_callback(lambda it: store.clear() if it.cancelled() or it.exception() else None)
         try:
@@ -112,41 +112,34 @@ class WeightBroadcast:
         # Its own tensors, and not the whole model of an adapter: a worker's module has the same ones.
         module = weights.module()
         tensors = trained(module)
-        own = [it.detach().contiguous().view(-1).view(torch.uint8) for it in tensors.values()]
-        self._copies[version] = [torch.cat(bucket).cpu() for bucket in _buckets(own)]
+        sizes = [it.nbytes for it in tensors.values()]
+        copy = self._copies[version] = torch.empty(sum(sizes), dtype=torch.uint8)
+        for part, tensor in zip(copy.split(sizes), tensors.values(), strict=True):
+            part.copy_(tensor.detach().contiguous().view(-1).view(torch.uint8))
         return WeightUpdate(version, described(tensors), all_digests(module))
 
 
-async def receive(update: WeightUpdate, module: Any) -> None:
-    """Write weights into a module's own tensors. Raises TransferBrokenError where some of them are written and the rest
-    won't come; EngineError where the module isn't the trainer's."""
-    await asyncio.to_thread(_receive, update, module)
-
-
-def _receive(update: WeightUpdate, module: Any) -> None:
+async def receive(update: WeightUpdate, module: Any) -> Callable[[], None]:
+    """Weights from the trainer, once all have arrived: gives what writes them into a module's own tensors. Raises
+    TransferBrokenError where some won't come; EngineError where the module isn't the trainer's."""
     assert update.rendezvous is not None, "the trainer sets it"
-    buckets = list(_buckets(targets(update.tensors, module)))
-    # Not into the module itself: what is left of an aborted broadcast may still write.
-    room = (torch.empty(sum(it.nbytes for it in bucket), dtype=torch.uint8) for bucket in buckets)
-    with torch.no_grad():
-        for bucket, data in zip(buckets, broadcast(update.rendezvous, room), strict=True):
-            for tensor, own in zip(bucket, data.split([it.nbytes for it in bucket]), strict=True):
+    own = targets(update.tensors, module)
+    sizes = [it.nbytes for it in own]
+    data = torch.empty(sum(sizes), dtype=torch.uint8)
+    await asyncio.to_thread(list, broadcast(update.rendezvous, _pieces(data)))
+
+    def write() -> None:
+        with torch.no_grad():
+            for tensor, part in zip(own, data.split(sizes), strict=True):
                 # Where tensors of several types meet one may begin where its type can't; a clone begins at 0.
-                own = own if own.storage_offset() % tensor.itemsize == 0 else own.clone()
-                tensor.copy_(own.view(tensor.dtype).view(tensor.shape))
+                part = part if part.storage_offset() % tensor.itemsize == 0 else part.clone()
+                tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
+
+    return write
 
 
-def _buckets(tensors: Iterable[Any]) -> Iterator[list[Any]]:
-    """Tensors that are sent as one, since each message takes time: the same on both sides."""
-    bucket, size = [], 0
-    for tensor in tensors:
-        bucket.append(tensor)
-        size += tensor.nbytes
-        if size >= BUCKET_BYTES:
-            yield bucket
-            bucket, size = [], 0
-    if bucket:
-        yield bucket
+def _pieces(data: Any) -> list[Any]:
+    return [data[at : at + BUCKET_BYTES] for at in range(0, len(data), BUCKET_BYTES)]
 
 
 async def _send_part(

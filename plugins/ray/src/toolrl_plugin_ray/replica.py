@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.runner import Runner
 from toolrl.run_builder import RunBuilder
 from toolrl_plugin_ray.broadcast import receive
-from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate, WorkerSpec
+from toolrl_plugin_ray.messages import WeightUpdate, WorkerSpec
 from toolrl_plugin_ray.weights import verify
 
 
@@ -33,29 +33,18 @@ class PolicyReplica:
         self._policy = policy
         self._weights = weights
         self._engine = engine
-        self._still = AsyncExitStack()
 
     async def load(self, update: WeightUpdate) -> None:
-        """Sample from these weights from now on. The engine is held meanwhile, as it may read the very tensors; after
-        an aborted transfer until the next one. Raises EngineError where they didn't arrive as they were sent."""
-        engine, before = self._engine, self._still.pop_all()
-        async with AsyncExitStack() as still:
-            if isinstance(engine, HoldsStill):
-                await still.enter_async_context(engine.hold())
-            await before.aclose()
-            try:
-                await receive(update, self._policy.model)
-            except TransferBrokenError:
-                self._still = still.pop_all()
-                raise
-            await asyncio.to_thread(verify, update, self._policy.model)
+        """Sample from these weights from now on. The engine is held while they are written, as it may read the very
+        tensors. Raises EngineError where they didn't arrive as they were sent."""
+        engine, model = self._engine, self._policy.model
+        write = await receive(update, model)
+        async with engine.hold() if isinstance(engine, HoldsStill) else nullcontext():
+            await asyncio.to_thread(write)
+            await asyncio.to_thread(verify, update, model)
             self._weights.close()
             self._weights = self._policy.weights(update.version)
             await engine.update_weights(self._weights, update.version)
-
-    async def close(self) -> None:
-        """Release the engine."""
-        await self._still.aclose()
 
     def status(self) -> dict[str, Any]:
         """For `toolrl status`."""
@@ -72,7 +61,7 @@ async def replica(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[Polic
     backend.prepare(spec.device)
     with masked_logs(loaded.hide):
         policy: Any = backend.load_model(spec.source, dtype=spec.dtype)
-        await receive(update, policy.model)
+        (await receive(update, policy.model))()
         verify(update, policy.model)
         builder = RunBuilder(loaded, registry, policy, Path(spec.run_dir))
         environments = builder.environments()
@@ -82,8 +71,4 @@ async def replica(spec: WorkerSpec, update: WeightUpdate) -> AsyncIterator[Polic
             engine = builder.engine(weights, overlap=True)  # It samples on while weights are written.
         runner = builder.runner(engine, environments)
         async with sampling(builder, environments, engine):
-            made = PolicyReplica(policy, weights, engine, runner, builder)
-            try:
-                yield made
-            finally:
-                await made.close()
+            yield PolicyReplica(policy, weights, engine, runner, builder)
