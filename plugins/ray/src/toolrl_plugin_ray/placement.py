@@ -8,43 +8,34 @@ from typing import Any
 from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import ConfigError
 
-_ADD_NODES = "or add nodes by `ray start --address ADDRESS`."
-
 
 def check_room(config: ClusterConfig, nodes: Sequence[Mapping[str, Any]], own: str = "") -> None:
     """Raises ConfigError where the nodes can't hold the trainer workers, the first one on the node `own`, and the
     rollout workers beside them. What other programs use isn't counted."""
     free = {str(node["NodeID"]): dict(node["Resources"]) for node in nodes}
-    if config.trainer_workers:
-        _place_trainers(config, free, own)
-    wanted = rollout_resources(config)
-    room = _placed(free, wanted, config.rollout_workers)
-    if room < config.rollout_workers:
-        beside = f" beside {config.trainer_workers} trainer workers" if config.trainer_workers else ""
-        has = "; ".join(f"{node.get('NodeManagerAddress', 'a node')} has {_amounts(node, wanted)}" for node in nodes)
-        raise ConfigError(
-            f"cluster.rollout_workers: {config.rollout_workers} workers with {shown(wanted)} each don't fit the Ray "
-            f"cluster, which has room for {room}{beside} ({has})",
-            hint="Ask for fewer workers, or for less by cluster.worker_cpus, worker_gpus and worker_resources; "
-            + _ADD_NODES,
-        )
-
-
-def _place_trainers(config: ClusterConfig, free: dict[str, dict[str, float]], own: str) -> None:
-    wanted = trainer_resources(config)
-    if not _take(free[own], wanted):
+    trainers, wanted = config.trainer_workers, trainer_resources(config)
+    if trainers and not _take(free[own], wanted):
         raise ConfigError(
             f"cluster.trainer_workers: the first one is placed where the command runs, and this node has "
             f"{shown({name: free[own].get(name, 0.0) for name in wanted})} of the {shown(wanted)} that it asks for",
             hint="Start the command on a node that has them, or ask for less by cluster.trainer_cpus and trainer_gpus.",
         )
-    placed = 1 + _placed(free, wanted, config.trainer_workers - 1)
-    if placed < config.trainer_workers:
-        raise ConfigError(
-            f"cluster.trainer_workers: {config.trainer_workers} workers with {shown(wanted)} each don't fit the Ray "
-            f"cluster, which has room for {placed}",
-            hint=f"Ask for fewer, or for less by cluster.trainer_cpus and trainer_gpus; {_ADD_NODES}",
-        )
+    beside = f" beside {trainers} trainer workers" if trainers else ""
+    workers = config.rollout_workers, rollout_resources(config)
+    for option, (count, each), room, less, others in (
+        ("trainer_workers", (trainers, wanted), min(trainers, 1), "trainer_cpus and trainer_gpus", ""),
+        ("rollout_workers", workers, 0, "worker_cpus, worker_gpus and worker_resources", beside),
+    ):
+        while room < count and any(_take(it, each) for it in free.values()):
+            room += 1
+        if room < count:
+            has = "; ".join(f"{node.get('NodeManagerAddress', 'a node')} has {_amounts(node, each)}" for node in nodes)
+            raise ConfigError(
+                f"cluster.{option}: {count} workers with {shown(each)} each don't fit the Ray cluster, which has "
+                f"room for {room}{others} ({has})",
+                hint=f"Ask for fewer workers, or for less by cluster.{less}; or add nodes by "
+                "`ray start --address ADDRESS`.",
+            )
 
 
 def trainer_resources(config: ClusterConfig) -> dict[str, float]:
@@ -68,11 +59,6 @@ def _wanted(amounts: Mapping[str, float]) -> dict[str, float]:
 
 def _amounts(node: Mapping[str, Any], names: Mapping[str, float]) -> str:
     return shown({name: node["Resources"].get(name, 0.0) for name in names})
-
-
-def _placed(free: dict[str, dict[str, float]], wanted: dict[str, float], count: int) -> int:
-    """How many of `count` workers the nodes have room for."""
-    return next((n for n in range(count) if not any(_take(it, wanted) for it in free.values())), count)
 
 
 def _take(free: dict[str, float], wanted: Mapping[str, float]) -> bool:

@@ -75,14 +75,14 @@ def spawn(settings: ClusterConfig, log: Path, worker: type[RolloutWorker] = Roll
 
 
 class ActorHandle:
-    """A rollout worker's process: a `WorkerHandle`."""
+    """A rollout worker's process."""
 
     def __init__(self, actor: Any, log: Path) -> None:
         self._actor = actor
         self._log = log
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """See WorkerHandle."""
+        """Call a method of its RolloutWorker. Raises WorkerLostError, or what the method raised."""
         try:
             return await getattr(self._actor, method).remote(*arguments)
         except RayTaskError as error:
@@ -92,12 +92,12 @@ class ActorHandle:
             raise WorkerLostError(death_reason(error)) from None
 
     def kill(self) -> None:
-        """See WorkerHandle."""
+        """End the process at once; may be called again."""
         with suppress(Exception):
             ray.kill(self._actor, no_restart=True)
 
     def output_tail(self) -> list[str]:
-        """See WorkerHandle."""
+        """The end of what the process printed, where it can be read from here."""
         try:
             text = self._log.read_text(errors="replace")
         except OSError:

@@ -12,7 +12,6 @@ the same. A group counts when it has arrived whole, so none is counted twice and
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -26,10 +25,11 @@ from toolrl.rollout.source import FailurePolicy
 from toolrl.tools.restart_counts import RestartCounts
 from toolrl.types import Group, Task
 from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec, pickled
-from toolrl_plugin_ray.worker_supervisor import WorkerHandle, WorkerLostError, WorkerSupervisor
+from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSupervisor
 
 if TYPE_CHECKING:
     from toolrl_plugin_ray.broadcast import WeightBroadcast
+    from toolrl_plugin_ray.rollout import ActorHandle
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        spawn: Callable[[int], WorkerHandle],
+        spawn: Callable[[int], ActorHandle],
         spec: Callable[[int], WorkerSpec],
         broadcast: WeightBroadcast,
         failures: FailurePolicy,
@@ -59,8 +59,8 @@ class WorkerPool:
         self._restarts = restarts
         self._workers = [WorkerSupervisor(number, spawn, self, timeout, restarts) for number in range(workers)]
         self._serving: list[asyncio.Task[None]] = []
-        self._waiting: list[tuple[int, int, asyncio.Future[WorkerSupervisor]]] = []
-        """A heap: keys of orders, sizes of groups, and the workers that they will get."""
+        self._waiting: dict[int, tuple[int, asyncio.Future[WorkerSupervisor]]] = {}
+        """By the orders' keys: sizes of groups, and the workers that they will get."""
         self._keys = itertools.count()
         self._update: WeightUpdate | None = None
         self._broken: BaseException | None = None
@@ -173,6 +173,7 @@ class WorkerPool:
                         "cluster.worker_restarts.",
                     ) from None
             finally:
+                self._waiting.pop(order.key, None)
                 for worker in self._workers:
                     worker.groups.pop(order.key, None)
                 self._deal()
@@ -181,22 +182,21 @@ class WorkerPool:
         """Wait for a worker that has room. Raises what ended the run."""
         self._check_broken()
         place: asyncio.Future[WorkerSupervisor] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (order.key, order.group_size, place))
+        self._waiting[order.key] = order.group_size, place
         self._deal()
         return await place
 
     def _deal(self) -> None:
         """Deal waiting groups to workers that have room, the oldest first."""
-        self._waiting = [it for it in self._waiting if not it[2].done()]  # The caller was cancelled.
-        heapq.heapify(self._waiting)
-        while self._waiting:
+        for key, (size, place) in sorted(self._waiting.items()):
             free = [worker for worker in self._workers if worker.state == "ready" and worker.load < self._concurrency]
             if not free:
-                break
-            worker = min(free, key=lambda it: it.load)
-            key, size, place = heapq.heappop(self._waiting)
-            worker.groups[key] = size
-            place.set_result(worker)
+                return
+            del self._waiting[key]
+            if not place.done():  # Its caller was cancelled else.
+                worker = min(free, key=lambda it: it.load)
+                worker.groups[key] = size
+                place.set_result(worker)
 
     # What the supervisors report.
 
@@ -241,7 +241,7 @@ class WorkerPool:
         self._broken = self._broken or error
         for task in self._serving:
             task.cancel()
-        for waits in [self._all_ready, *(place for _, _, place in self._waiting)]:
+        for waits in [self._all_ready, *(place for _, place in self._waiting.values())]:
             if waits is not None and not waits.done():
                 waits.set_exception(self._broken)
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolrl.errors import RunStoppedError
 from toolrl_plugin_ray.messages import KEPT_LINES, WeightUpdate, WorkerReport
 
 if TYPE_CHECKING:
+    from toolrl_plugin_ray.rollout import ActorHandle
     from toolrl_plugin_ray.worker_pool import WorkerPool
 
 POLL_SECONDS = 5.0
@@ -35,28 +36,12 @@ class WorkerLostError(Exception):
     """A worker's process is gone, or can't be reached."""
 
 
-class WorkerHandle(Protocol):
-    """A worker's process."""
-
-    def call(self, method: str, *arguments: Any) -> Awaitable[Any]:
-        """Call a method of its `RolloutWorker`. Raises WorkerLostError, or what the method raised."""
-        ...
-
-    def kill(self) -> None:
-        """End the process at once; may be called again."""
-        ...
-
-    def output_tail(self) -> Sequence[str]:
-        """The end of what the process printed, where it can be read from here."""
-        ...
-
-
 @dataclass
 class WorkerSupervisor:
     """The pool's side of one worker's place, which one process after another may hold."""
 
     number: int
-    spawn: Callable[[int], WorkerHandle]
+    spawn: Callable[[int], ActorHandle]
     owner: WorkerPool
     timeout: float
     restarts: int
@@ -73,7 +58,7 @@ class WorkerSupervisor:
     """Since it last finished a group."""
     status: Mapping[str, Any] = field(default_factory=dict)
     log: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    handle: WorkerHandle | None = None
+    handle: ActorHandle | None = None
 
     @property
     def load(self) -> int:
@@ -119,12 +104,12 @@ class WorkerSupervisor:
         self.deaths = 0
         return episodes
 
-    def _note_loss(self, handle: WorkerHandle) -> None:
+    def _note_loss(self, handle: ActorHandle) -> None:
         handle.kill()
         if self.handle is handle and self.state == "ready":
             self.state, self.interrupted = "starting", len(self.groups)
 
-    async def _answer(self, handle: WorkerHandle, method: str, arguments: Sequence[Any], patience: float) -> Any:
+    async def _answer(self, handle: ActorHandle, method: str, arguments: Sequence[Any], patience: float) -> Any:
         answer = asyncio.ensure_future(handle.call(method, *arguments))
         first = min(WARNING_SECONDS, self.timeout)
         try:
