@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 CHECKS = """
 from toolrl import Component, hookimpl
 
 @hookimpl
 def toolrl_rewards():
-    for name in ("fine", "lost", "raises", "optional", "notype"):
+    for name in NAMES:
         yield Component(name, f"toolrl_plugin_checks.thing:{'Nothing' if name == 'lost' else 'Thing'}",
                         options="toolrl_plugin_checks.thing:check_fine" if name == "notype" else None,
                         check=f"toolrl_plugin_checks.thing:check_{name}" if name != "lost" else None)
@@ -31,6 +33,11 @@ def check_optional():
 """
 
 
+def _add(site: Any, plugin: str, *names: str, kind: str = "rewards") -> None:
+    source = CHECKS.replace("NAMES", repr(names)).replace("plugin_checks", f"plugin_{plugin}")
+    site.add(plugin, source.replace("toolrl_rewards", f"toolrl_{kind}"), modules={"thing": THING})
+
+
 def _findings(site: Any, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
     done = site.run("doctor", *arguments, "--json")
     facts = json.loads(done.stdout)
@@ -39,7 +46,7 @@ def _findings(site: Any, *arguments: str) -> tuple[int, dict[str, dict[str, Any]
 
 
 def test_components_are_imported_and_checked(site: Any) -> None:
-    site.add("checks", CHECKS, modules={"thing": THING})
+    _add(site, "checks", "fine", "lost", "raises", "optional", "notype")
     status, found = _findings(site, "checks")
     assert status == 1
     assert {name: finding["status"] for name, finding in found.items()} == {
@@ -52,24 +59,24 @@ def test_components_are_imported_and_checked(site: Any) -> None:
 
 
 def test_an_optional_package_that_is_missing_is_no_failure(site: Any) -> None:
-    site.add("checks", CHECKS.replace('("fine", "lost", "raises", "optional", "notype")', '("fine", "optional")'),
-             modules={"thing": THING})  # fmt: skip
+    _add(site, "checks", "fine", "optional")
     done = site.run("doctor", "checks")
     assert done.returncode == 0, done.stdout
     assert "→ pip install it" in done.stdout
 
 
-def test_a_good_plugin_among_bad_ones_is_well(troubled_site: Any) -> None:
-    done = troubled_site.run("doctor", "good")
-    assert done.returncode == 0, done.stdout
-    assert "everything works" in done.stdout
-
-
-def test_a_broken_plugin_shows_its_traceback(troubled_site: Any) -> None:
-    done = troubled_site.run("doctor", "raising")
-    assert done.returncode == 1
-    assert "raise RuntimeError('boom at import')" in done.stdout
-    assert "1 failed" in done.stdout
+@pytest.mark.parametrize(
+    ("plugin", "status", "said"),
+    [
+        ("good", 0, ["everything works"]),  # among bad ones
+        ("raising", 1, ["raise RuntimeError('boom at import')", "1 failed"]),
+        ("goood", 2, ["no plugin is named 'goood'", "Did you mean 'good'?"]),
+    ],
+)
+def test_one_plugin(troubled_site: Any, plugin: str, status: int, said: list[str]) -> None:
+    done = troubled_site.run("doctor", plugin)
+    assert done.returncode == status, done.stdout
+    assert all(words in done.stdout + done.stderr for words in said)
 
 
 def test_all_plugins_at_once(troubled_site: Any) -> None:
@@ -85,9 +92,7 @@ def test_all_plugins_at_once(troubled_site: Any) -> None:
 
 
 def test_a_command_that_core_hides_is_a_failure(site: Any) -> None:
-    source = CHECKS.replace("toolrl_rewards", "toolrl_commands").replace("plugin_checks", "plugin_train")
-    site.add("train", source.replace('("fine", "lost", "raises", "optional", "notype")', '("fine",)'),
-             modules={"thing": THING})  # fmt: skip
+    _add(site, "train", "fine", kind="commands")
     status, found = _findings(site, "train")
     assert status == 1
     assert "`toolrl train` is a command of toolrl's own" in found["fine"]["detail"]
@@ -102,17 +107,8 @@ def test_progress_is_shown_on_standard_error(troubled_site: Any) -> None:
 def test_commands_of_one_name_are_not_remarked_on(site: Any) -> None:
     """They are reached by their plugin's name."""
     for name in ("one", "two"):
-        source = CHECKS.replace("plugin_checks", f"plugin_{name}")
-        source = source.replace('("fine", "lost", "raises", "optional", "notype")', '("fine",)')
-        site.add(name, source.replace("toolrl_rewards", "toolrl_commands"), modules={"thing": THING})
-        site.add(f"{name}r", source.replace(f"plugin_{name}", f"plugin_{name}r"), modules={"thing": THING})
+        _add(site, name, "fine", kind="commands")
+        _add(site, f"{name}r", "fine")
     notes = [line for line in site.run("doctor").stdout.splitlines() if line.startswith("note: ")]
     assert [note for note in notes if "commands" in note] == []
     assert "note: rewards: the short name of oner/fine is taken twice; only the full one works" in notes
-
-
-def test_an_unknown_plugin(troubled_site: Any) -> None:
-    done = troubled_site.run("doctor", "goood")
-    assert done.returncode == 2
-    assert "no plugin is named 'goood'" in done.stderr
-    assert "Did you mean 'good'?" in done.stderr

@@ -19,26 +19,20 @@ from toolrl.rollout.environment import Environment, Limits, NamedReward, pick_en
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, Score, Task, ToolCall, ToolResult, ToolSpec, Turn
-from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_task
 
 
-class Caller:
+class Caller(FakeParser):
     """`!NAME` at the beginning of a turn is a call."""
 
     def __init__(self, mark: str = "!") -> None:
         self.mark = mark
-
-    def stops(self, turn_text: str) -> Sequence[str]:
-        return ()
 
     def parse(self, text: str, **_: Any) -> ParsedTurn:
         match = re.match(re.escape(self.mark) + r"(\w+)", text)
         if match is None:
             return ParsedTurn(content=text)
         return ParsedTurn((ToolCall(match[1], {}, span=match.span(), raw=match[0]),), status="calls")
-
-    def render_results(self, records: Any) -> list[Message]:
-        return [Message("tool", record.result.text, tool_call_id=record.call.id) for record in records]
 
 
 class Shop:

@@ -9,7 +9,7 @@ from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Message, ParsedTurn, ToolCall
-from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_task
 
 
 class CountingFormat(FakeChatFormat):
@@ -33,14 +33,11 @@ class CountingFormat(FakeChatFormat):
         return super().decode(ids)
 
 
-class CountingParser:
+class CountingParser(FakeParser):
     """Every turn is a call of a tool that isn't there, which is answered all the same."""
 
     def __init__(self) -> None:
         self.work: list[int] = []
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
 
     def parse(self, text: str, **_: Any) -> ParsedTurn:
         self.work.append(len(text))

@@ -18,9 +18,10 @@ from toolrl.tools import lifecycle as lifecycle_module
 from toolrl.tools.cancellation import CLEANUP_SECONDS
 from toolrl.tools.lifecycle import RELEASE_SECONDS
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, Message, ParsedTurn, Score, ToolCall, ToolSpec
+from toolrl.types import Episode, Score, ToolCall, ToolSpec
 from toolrl_testing.fakes import (
     FakeChatFormat,
+    FakeParser,
     FixedReward,
     ScriptedEngine,
     make_build_context,
@@ -76,20 +77,11 @@ class Staged(Tool):
         await self._note("release")
 
 
-class CallOnce:
-    """A parser that reads one call from every turn that says so."""
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
-
-    def parse(self, text: str, **context: Any) -> ParsedTurn:
-        if text == "broken":
-            raise ValueError("a parser that raises")
-        items = (ToolCall("stage", {}),) if text == "call" else ()
-        return ParsedTurn(items, text, status="calls" if items else "final")
-
-    def render_results(self, records: Any) -> list[Message]:
-        return [Message("tool", record.result.text) for record in records]
+def calls(text: str) -> list[str]:
+    """What a turn calls."""
+    if text == "broken":
+        raise ValueError("a parser that raises")
+    return ["stage"] if text == "call" else []
 
 
 class RaisingReward:
@@ -100,7 +92,7 @@ class RaisingReward:
 def episode(tool: Tool, *texts: str, reward: Any = None, engine: ScriptedEngine | None = None) -> EpisodeRun:
     box = ToolBox([ToolEntry("stage", as_toolset(tool, None, make_build_context()))])
     environment = Environment(
-        "default", CallOnce(), FakeChatFormat(), box, [NamedReward("r", reward or FixedReward())], max_turns=5
+        "default", FakeParser(calls), FakeChatFormat(), box, [NamedReward("r", reward or FixedReward())], max_turns=5
     )
     plan = EpisodePlan(make_task(), "g", 0, 1)
     return EpisodeRun(plan, environment, engine or ScriptedEngine(texts), Limits(100, 1000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -50,9 +51,13 @@ def entry(target: Any, name: str = "t", **fields: Any) -> ToolEntry:
     return ToolEntry(name, as_toolset(target, None, make_build_context(name)), **fields)
 
 
+def opened(box: ToolBox, task: Task | None = None) -> AbstractAsyncContextManager[ToolBoxSession]:
+    return box.open(task or make_task(), make_episode_context(task))
+
+
 def in_session(box: ToolBox, use: Any, task: Task | None = None) -> Any:
     async def main() -> Any:
-        async with box.open(task or make_task(), make_episode_context(task)) as session:
+        async with opened(box, task) as session:
             return await use(session)
 
     return asyncio.run(main())
@@ -130,14 +135,11 @@ def test_names_that_are_known_only_in_the_episode_clash_there() -> None:
         in_session(box, lambda session: None)
 
 
-def test_a_renamed_tool_answers_to_its_new_name_alone() -> None:
+async def test_a_renamed_tool_answers_to_its_new_name_alone() -> None:
     box = ToolBox([entry(add, rename={"add": "plus"})])
-
-    async def use(session: ToolBoxSession) -> Any:
+    async with opened(box) as session:
         assert [spec.name for spec in session.specs()] == ["plus"]
-        return await session.answer([ToolCall("plus", {"a": 1, "b": 2}), ToolCall("add", {"a": 1, "b": 2})])
-
-    good, bad = in_session(box, use)
+        good, bad = await session.answer([ToolCall("plus", {"a": 1, "b": 2}), ToolCall("add", {"a": 1, "b": 2})])
     assert (good.result.text, good.call.name) == ("3", "plus")
     assert bad.result.error == "unknown_tool"
 
@@ -148,49 +150,40 @@ def test_messages_use_the_name_the_model_knows() -> None:
     assert "the tool 'plus'" in record.result.text
 
 
-def test_a_task_speaks_of_tools_by_their_new_names() -> None:
+async def test_a_task_speaks_of_tools_by_their_new_names() -> None:
     tool_object = Greeter()
     box = ToolBox([entry(tool_object, rename={"greet": "welcome"}), entry(add)])
     task = make_task(
         tools=("welcome",),
         tools_kwargs={"welcome": {"create_kwargs": {"who": "Ada"}}, "greet": {"create_kwargs": {"who": "nobody"}}},
     )
-
-    async def use(session: ToolBoxSession) -> None:
+    async with opened(box, task) as session:
         assert [spec.name for spec in session.specs()] == ["welcome"]
         assert await session.opening() == [Message("user", "Hello Ada.")]
-
-    in_session(box, use, task)
     assert tool_object.created == [{"who": "Ada"}]
 
 
 # Selection.
 
 
-def test_a_tool_that_is_not_selected_is_not_even_created() -> None:
+async def test_a_tool_that_is_not_selected_is_not_even_created() -> None:
     greeter = Greeter()
     box = ToolBox([entry(greeter, "g"), entry(add, "a"), entry(shout, "s")])
-
-    async def use(session: ToolBoxSession) -> None:
+    async with opened(box, make_task(tools=("add",))) as session:
         assert [spec.name for spec in session.specs()] == ["add"]
         (record,) = await session.answer([ToolCall("shout", {"text": "x"})])
         assert record.result.error == "unknown_tool"
         assert record.result.text.endswith("Available tools: add.")
         assert await session.rewards() == []
-
-    in_session(box, use, make_task(tools=("add",)))
     assert greeter.created == []
 
 
-def test_a_toolset_whose_tools_are_known_late_is_left_out_of_the_rest() -> None:
+async def test_a_toolset_whose_tools_are_known_late_is_left_out_of_the_rest() -> None:
     recorder = RecordingToolset(reward=5.0, opening=[Message("user", "hi")])
     box = ToolBox([ToolEntry("r", recorder), entry(add)])
-
-    async def use(session: ToolBoxSession) -> None:
+    async with opened(box, make_task(tools=("add",))) as session:
         assert await session.opening() == []
         assert await session.rewards() == []
-
-    in_session(box, use, make_task(tools=("add",)))
     assert [what for what, _ in recorder.events] == ["open", "close"]
 
 
@@ -200,20 +193,18 @@ def test_a_selection_of_a_tool_that_is_not_there() -> None:
         in_session(box, lambda session: None, make_task(tools=("add", "sub")))
 
 
-def test_no_tools_at_all() -> None:
-    async def use(session: ToolBoxSession) -> Any:
+async def test_no_tools_at_all() -> None:
+    async with opened(ToolBox([])) as session:
         assert session.specs() == ()
         assert await session.answer([]) == ()
-        return await session.answer([ToolCall("x", {})])
-
-    (record,) = in_session(ToolBox([]), use)
+        (record,) = await session.answer([ToolCall("x", {})])
     assert "no tools are available" in record.result.text
 
 
 # Answers.
 
 
-def test_every_item_is_answered_in_order() -> None:
+async def test_every_item_is_answered_in_order() -> None:
     @tool
     async def crash() -> str:
         """Crashes."""
@@ -241,12 +232,9 @@ def test_every_item_is_answered_in_order() -> None:
         ToolCall("refuse", {}, id="6"),
         ToolCall("add", {"a": "x"}, id="7"),
     ]
-
-    async def use(session: ToolBoxSession) -> Any:
+    async with opened(box) as session:
         records = await session.answer(items, started=5.0)
-        return records, session.failures
-
-    records, failures = in_session(box, use)
+        failures = session.failures
     assert [record.call for record in records] == items
     assert [record.result.error for record in records] == [
         "timeout",
@@ -282,7 +270,7 @@ def test_calls_of_one_turn_run_at_once() -> None:
     assert [record.result.text for record in records] == [str(number) for number in range(count)]
 
 
-def test_identical_calls_of_a_pure_tool_run_once_a_turn() -> None:
+async def test_identical_calls_of_a_pure_tool_run_once_a_turn() -> None:
     ran: list[int] = []
 
     @tool(pure=True, inline=True)
@@ -292,13 +280,10 @@ def test_identical_calls_of_a_pure_tool_run_once_a_turn() -> None:
         return x * x
 
     items = [ToolCall("square", {"x": x}, id=str(n)) for n, x in enumerate((2, 3, 2))]
-
-    async def use(session: ToolBoxSession) -> Any:
+    async with opened(ToolBox([entry(square)])) as session:
         first = await session.answer(items)
         await session.answer(items[:1])
-        return first
-
-    records = in_session(ToolBox([entry(square)]), use)
+        records = first
     assert [record.result.text for record in records] == ["4", "9", "4"]
     assert [record.call.id for record in records] == ["0", "1", "2"]
     assert ran == [2, 3, 2]
@@ -354,11 +339,11 @@ class Game:
 TURN = make_episode("go north").turns[0]
 
 
-def test_an_environment_opens_and_replies_and_rewards() -> None:
+async def test_an_environment_opens_and_replies_and_rewards() -> None:
     game = Game([Reply((Message("user", "A wall."),)), None, Reply((), reward=float("inf"))])
     box = ToolBox([entry(Greeter(), "g", weight=0.1), ToolEntry("game", game, weight=3.0)])
-
-    async def use(session: ToolBoxSession) -> None:
+    # A selection is one of tools; an environment without tools always takes part.
+    async with opened(box, make_task(tools=("greet",))) as session:
         assert [m.content for m in await session.opening()] == ["Hello you.", "You stand in a field."]
         assert await session.respond(TURN) == Reply((Message("user", "A wall."),))
         assert await session.respond(TURN) is None
@@ -367,20 +352,14 @@ def test_an_environment_opens_and_replies_and_rewards() -> None:
         rewards = await session.rewards()
         assert [(r.source, r.value, r.weight) for r in rewards] == [("tool:greet", 2.0, 0.1), ("tool:game", 0.5, 3.0)]
 
-    # A selection is one of tools; an environment without tools always takes part.
-    in_session(box, use, make_task(tools=("greet",)))
 
-
-def test_a_list_of_tools_speaks_as_one() -> None:
+async def test_a_list_of_tools_speaks_as_one() -> None:
     box = ToolBox([entry([Greeter(), add, Game([Reply((), done=True)])], "all", weight=2.0)])
-
-    async def use(session: ToolBoxSession) -> None:
+    async with opened(box) as session:
         assert [spec.name for spec in session.specs()] == ["greet", "add"]
         assert len(await session.opening()) == 2
         assert await session.respond(TURN) == Reply((), done=True)
         assert [(r.source, r.value, r.weight) for r in await session.rewards()] == [("tool:all", 2.5, 2.0)]
-
-    in_session(box, use)
 
 
 def test_waiting_for_a_session_has_no_time_limit_of_the_session() -> None:

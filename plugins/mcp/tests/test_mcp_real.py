@@ -23,7 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,10 +35,11 @@ from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.runner import Runner
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import CallRecord, Episode, Message, ParsedTurn, ToolCall
+from toolrl.types import CallRecord, Episode, ParsedTurn, ToolCall
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.toolset import McpToolset
 from toolrl_testing import FakeChatFormat, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeParser
 
 EPISODES = int(os.environ.get("TOOLRL_MCP_EPISODES", "200" if os.environ.get("TOOLRL_SLOW") else "40"))
 AT_ONCE = 32
@@ -68,20 +69,14 @@ def program(name: str) -> str:
     return str(Path(found).absolute())
 
 
-class JsonTurns:
+class JsonTurns(FakeParser):
     """A parser whose turns are JSON: a list of calls, or a text."""
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
 
     def parse(self, text: str, **_: Any) -> ParsedTurn:
         if not text.startswith("["):
             return ParsedTurn(content=text)
         calls = tuple(ToolCall(name, arguments) for name, arguments in json.loads(text))
         return ParsedTurn(items=calls, status="calls")
-
-    def render_results(self, records: Sequence[CallRecord]) -> list[Message]:
-        return [Message("tool", record.result.text, name=record.call.name) for record in records]
 
 
 def environment(toolset: McpToolset) -> Environment:

@@ -18,9 +18,10 @@ from toolrl.rollout.runner import Runner
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut
-from toolrl.types import Message, ParsedTurn, ToolCall
+from toolrl.types import ParsedTurn, ToolCall
 from toolrl_plugin_openenv.toolset import build
 from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_task
+from toolrl_testing.fakes import FakeParser
 
 Real = Callable[..., RealServer]
 pytestmark = pytest.mark.usefixtures("real")
@@ -138,20 +139,14 @@ async def test_a_server_that_dies_ends_its_episodes_and_comes_back_for_others(re
 # Whole episodes.
 
 
-class LineParser:
+class LineParser(FakeParser):
     """`call NAME JSON` is a call."""
-
-    def stops(self, turn_text: str) -> tuple[str, ...]:
-        return ()
 
     def parse(self, text: str, **_: Any) -> ParsedTurn:
         match = re.match(r"call (\w+) (.*)", text)
         if match is None:
             return ParsedTurn(content=text)
         return ParsedTurn((ToolCall(match[1], json.loads(match[2])),), status="calls")
-
-    def render_results(self, records: Any) -> list[Message]:
-        return [Message("tool", record.result.text, tool_call_id=record.call.id) for record in records]
 
 
 def environment(name: str, url: str, **more: Any) -> Environment:

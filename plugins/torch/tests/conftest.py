@@ -214,11 +214,6 @@ class Tiny:
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="session")
 def tiny() -> type[Tiny]:
     return Tiny
 

@@ -28,8 +28,6 @@ from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.objective.credit import is_flat
 from toolrl_testing.fakes import make_episode, make_task
 
-pytestmark = pytest.mark.anyio
-
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
 TASKS = [make_task(f"question {number}", id=f"t{number}") for number in range(1000)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -56,40 +56,45 @@ def test_tokens_get_the_advantage_of_their_episode_or_turn(make_episode: Any) ->
     assert token_advantages(episode, {0: 3.0}) == [0.0, 3.0, 3.0, 0.0, 3.0], "a tool's text inside of a turn gets none"
 
 
-def _stepped(make_episode: Any, *episodes: tuple[float, dict[int, float]], **fields: Any) -> Group:
-    """Episodes of three turns: what each was given as a whole, and for its turns."""
-    return Group(
-        "g",
-        Task("g", ()),
-        tuple(
-            make_episode(
-                THREE_TURNS,
-                index=index,
-                rewards=(
-                    RewardEntry(None, "reward:exact", outcome),
-                    *(RewardEntry(turn, "step:tool", value / 2, 2.0) for turn, value in steps.items()),
-                ),
-                **fields,
-            )
-            for index, (outcome, steps) in enumerate(episodes)
-        ),
-    )
-
-
-def test_a_turn_earns_what_it_and_later_turns_were_given(make_episode: Any) -> None:
-    """Outcomes 1 and 0: ±0.5. Rewards of turns 1, 0 and 2, whose mean is 1: 0, −1 and 1."""
-    group = _stepped(make_episode, (1.0, {0: 1.0, 2: 0.0}), (0.0, {1: 2.0}))
-    settings = AlgorithmConfig(preset="dr_grpo", credit="turn")
-    assert credit([group], settings).advantages == [
-        {0: 0.5 + 0.0 - 1.0, 1: 0.5 - 1.0, 2: 0.5 - 1.0},
-        {0: -0.5 + 1.0, 1: -0.5 + 1.0, 2: -0.5},
+def _three_turns(
+    make_episode: Any, outcomes: Sequence[float], turns: Sequence[Mapping[int, float]], source: str, weight: float
+) -> Group:
+    """Episodes of three turns: what each was given as a whole, and by `source` for its turns."""
+    episodes = [
+        make_episode(
+            THREE_TURNS,
+            index=index,
+            rewards=(
+                RewardEntry(None, "reward:exact", outcome),
+                *(RewardEntry(turn, source, value, weight) for turn, value in of_turns.items()),
+            ),
+        )
+        for index, (outcome, of_turns) in enumerate(zip(outcomes, turns, strict=True))
     ]
+    return Group("g", Task("g", ()), tuple(episodes))
 
 
-def test_later_rewards_are_discounted(make_episode: Any) -> None:
-    group = _stepped(make_episode, (0.0, {0: 1.0, 2: 0.0}), (0.0, {1: 2.0}))
-    settings = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=0.5)
-    assert credit([group], settings).advantages == [{0: -0.25, 1: -0.5, 2: -1.0}, {0: 0.5, 1: 1.0, 2: 0.0}]
+def _stepped(make_episode: Any, *episodes: tuple[float, dict[int, float]]) -> Group:
+    """What each episode was given as a whole, and for its turns."""
+    outcomes, turns = zip(*episodes, strict=True)
+    halves = [{turn: value / 2 for turn, value in steps.items()} for steps in turns]
+    return _three_turns(make_episode, outcomes, halves, "step:tool", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "discount", "advantages"),
+    [
+        # Outcomes 1 and 0: ±0.5. Rewards of turns 1, 0 and 2, whose mean is 1: 0, −1 and 1.
+        (1.0, 1.0, [{0: 0.5 + 0.0 - 1.0, 1: 0.5 - 1.0, 2: 0.5 - 1.0}, {0: -0.5 + 1.0, 1: -0.5 + 1.0, 2: -0.5}]),
+        (0.0, 0.5, [{0: -0.25, 1: -0.5, 2: -1.0}, {0: 0.5, 1: 1.0, 2: 0.0}]),
+    ],
+)
+def test_a_turn_earns_what_it_and_later_turns_were_given(
+    make_episode: Any, outcome: float, discount: float, advantages: list[dict[int, float]]
+) -> None:
+    group = _stepped(make_episode, (outcome, {0: 1.0, 2: 0.0}), (0.0, {1: 2.0}))
+    settings = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=discount)
+    assert credit([group], settings).advantages == advantages
 
 
 def test_turns_are_scaled_by_their_own_deviation(make_episode: Any) -> None:
@@ -113,22 +118,9 @@ def test_the_episodes_credit_counts_the_rewards_of_turns_in(make_episode: Any) -
 
 
 def _costly(make_episode: Any, *calls: Sequence[int]) -> Group:
-    """Episodes of three turns that are all right, with so many calls in each of the turns that call, at 0.2 each."""
-    return Group(
-        "g",
-        Task("g", ()),
-        tuple(
-            make_episode(
-                THREE_TURNS,
-                index=index,
-                rewards=(
-                    RewardEntry(None, "reward:exact", 1.0),
-                    *(RewardEntry(turn, "call_cost", -float(number), 0.2) for turn, number in enumerate(counts)),
-                ),
-            )
-            for index, counts in enumerate(calls)
-        ),
-    )
+    """Episodes that are all right, with so many calls in each of the turns that call, at 0.2 each."""
+    costs = [{turn: -float(number) for turn, number in enumerate(counts)} for counts in calls]
+    return _three_turns(make_episode, [1.0] * len(calls), costs, "call_cost", 0.2)
 
 
 def test_calls_cost_an_episode_that_makes_them_more_than_one_that_makes_none(make_episode: Any) -> None:

@@ -174,18 +174,7 @@ def test_an_estimator_of_a_plugin_stands_in_the_place_of_the_critic(setting: Set
     assert "critic/loss" not in metrics
 
 
-def test_while_the_critic_warms_up_the_policy_waits(setting: Setting) -> None:
-    trainer = setting.trainer({"preset": "ppo", "critic": {"warmup_steps": 1}})
-    before = {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
-    group = setting.group({None: 1.0}, {None: 0.0})
-    metrics = trainer.update([group])
-    assert metrics["updates"] == 0.0
-    assert metrics["critic/grad_norm"] > 0
-    assert all(before[name].equal(value) for name, value in trainer.policy.model.state_dict().items())
-    assert trainer.update([group])["updates"] == 1.0
-
-
-def test_the_policys_schedule_begins_when_the_critic_is_warm(setting: Setting) -> None:
+def test_the_policy_and_its_schedule_wait_until_the_critic_is_warm(setting: Setting) -> None:
     trainer = setting.trainer(
         {"preset": "ppo", "critic": {"warmup_steps": 2}},
         learning_rate=0.4,
@@ -193,8 +182,14 @@ def test_the_policys_schedule_begins_when_the_critic_is_warm(setting: Setting) -
         schedule="linear",
         steps=7,
     )
+    before = {name: value.clone() for name, value in trainer.policy.model.state_dict().items()}
     group = setting.group({None: 1.0}, {None: 0.0})
-    rates = [trainer.update([group]).get("learning_rate") for _ in range(7)]
+    warm = [trainer.update([group]) for _ in range(2)]
+    assert all(metrics["updates"] == 0.0 < metrics["critic/grad_norm"] for metrics in warm)
+    assert all(before[name].equal(value) for name, value in trainer.policy.model.state_dict().items())
+    later = [trainer.update([group]) for _ in range(5)]
+    assert [metrics["updates"] for metrics in later] == [1.0] * 5
+    rates = [metrics.get("learning_rate") for metrics in warm + later]
     assert rates == [None, None, *(pytest.approx(rate) for rate in (0.2, 0.4, 0.4, 0.2, 0.0))]
 
 

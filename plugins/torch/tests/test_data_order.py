@@ -12,7 +12,6 @@ from toolrl.errors import DataError
 from toolrl.loop.data import EndlessOrder
 
 rows = st.integers(1, 20).map(lambda count: list(range(100, 100 + count)))
-positions = st.integers(0, 100)
 counts = st.integers(0, 50)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,25 +16,20 @@ from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Message, ParsedTurn, Task, ToolCall
 from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeParser
 
 CHAT = FakeChatFormat()
 CALL = '<tool_call>\n{"name": "echo", "arguments": {}}\n</tool_call>'
 
 
-class OneCall:
+class OneCall(FakeParser):
     """A turn that holds the call makes it."""
-
-    def stops(self, turn_text: str) -> Sequence[str]:
-        return ()
 
     def parse(self, text: str, **_: Any) -> ParsedTurn:
         if CALL not in text:
             return ParsedTurn(content=text)
         call = ToolCall("echo", {}, span=(text.index(CALL), len(text)), raw=CALL)
         return ParsedTurn((call,), content=text[: text.index(CALL)], status="calls")
-
-    def render_results(self, records: Any) -> Sequence[Message]:
-        return [Message("tool", record.result.text, name=record.call.name) for record in records]
 
 
 def environments(**settings: Any) -> dict[str, Environment]:

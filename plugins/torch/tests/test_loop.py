@@ -125,12 +125,24 @@ class Setting:
         asyncio.run(self.loop().run())
 
 
-def test_start_and_end_are_evaluated_and_the_end_is_saved() -> None:
-    run = Setting()
+@pytest.mark.parametrize(
+    ("steps", "every", "save_every", "best", "evaluated", "saved"),
+    [
+        (4, 0, 0, (), [0, 4], [4]),
+        (5, 2, 2, (), [0, 2, 4, 5], [2, 4, 5]),
+        (6, 2, 3, (2, 6), [0, 2, 4, 6], [2, 3, 6]),  # the best when it is found, and no step twice
+        (4, 2, 2, (2, 4), [0, 2, 4], [2, 4]),
+    ],
+)
+def test_what_is_evaluated_and_saved(
+    steps: int, every: int, save_every: int, best: Collection[int], evaluated: list[int], saved: list[int]
+) -> None:
+    run = Setting(steps=steps, evaluation={"every": every}, trainer={"save_every": save_every})
+    run.trainer.best = best
     run.run()
-    assert run.events.steps("train") == [1, 2, 3, 4]
-    assert run.events.steps("eval") == [0, 4]
-    assert run.trainer.saved == [4]
+    assert run.events.steps("train") == list(range(1, steps + 1))
+    assert run.events.steps("eval") == evaluated
+    assert run.trainer.saved == saved
 
 
 @pytest.mark.parametrize(("staleness", "over"), [(0, "time/rollout"), (1, "time/step")])
@@ -160,24 +172,6 @@ def test_an_engine_rests_while_the_trainer_works_and_nothing_is_sampled(stalenes
     run.run()
     before = [] if staleness else ["rest"]
     assert seen == [*before, "update", "weights 1", *before, "update", "weights 2"]
-
-
-def test_evaluations_and_checkpoints_in_between() -> None:
-    run = Setting(steps=5, evaluation={"every": 2}, trainer={"save_every": 2})
-    run.run()
-    assert run.events.steps("eval") == [0, 2, 4, 5]
-    assert run.trainer.saved == [2, 4, 5]
-
-
-def test_the_best_is_saved_when_it_is_found_and_no_step_twice() -> None:
-    run = Setting(steps=6, evaluation={"every": 2}, trainer={"save_every": 3})
-    run.trainer.best = (2, 6)
-    run.run()
-    assert run.trainer.saved == [2, 3, 6]
-    run = Setting(steps=4, evaluation={"every": 2}, trainer={"save_every": 2})
-    run.trainer.best = (2, 4)
-    run.run()
-    assert run.trainer.saved == [2, 4]
 
 
 @pytest.mark.parametrize(

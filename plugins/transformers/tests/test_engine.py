@@ -24,10 +24,6 @@ from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.options import TransformersEngineOptions
 
 
-def _run(coroutine: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(coroutine, 120))
-
-
 def _says(module: Any, text: bytes) -> Any:
     """A copy of a model that continues any one-token prompt with these bytes, over and over."""
     spoken = copy.deepcopy(module)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from pydantic import ValidationError
+from vllm_help import listening
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
@@ -67,26 +68,20 @@ class Server:
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Server]:
-    server, app = Server(), web.Application()
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield server
-    finally:
-        if server.held is not None:
-            server.held.set()
-        await runner.cleanup()
+    server = Server()
+    async with listening(server.handle) as server.url:
+        try:
+            yield server
+        finally:
+            if server.held is not None:
+                server.held.set()
 
 
-class FolderWeights(FakeWeights):
-    folder: Path = Path()
-
-    def path(self) -> Path:
-        return self.folder
+@pytest.fixture
+def weights(tmp_path: Path) -> FakeWeights:
+    made = FakeWeights()
+    made.path = lambda: tmp_path  # type: ignore[method-assign]
+    return made
 
 
 def build(url: str, *, weights: Any = None, **options: Any) -> OpenaiEngine:
@@ -245,9 +240,9 @@ async def test_no_connection_is_used_twice() -> None:
 
 
 @pytest.mark.parametrize("extension", [False, True])
-async def test_weights_go_by_a_folder_and_the_cache_is_emptied(tmp_path: Path, extension: bool) -> None:
-    weights = FolderWeights()
-    weights.folder = tmp_path
+async def test_weights_go_by_a_folder_and_the_cache_is_emptied(
+    weights: FakeWeights, tmp_path: Path, extension: bool
+) -> None:
     async with serving() as server, started(server, weights=weights, worker_extension=extension) as engine:
         await engine.update_weights(weights, 5)
         done = await engine.generate((1,), Sampling(4), session="a")
@@ -262,9 +257,7 @@ async def test_weights_go_by_a_folder_and_the_cache_is_emptied(tmp_path: Path, e
         assert all(server.paths()[place + 1] == "/reset_prefix_cache" for place in updates)
 
 
-async def test_an_update_waits_for_what_is_under_way_and_what_comes_waits_for_it(tmp_path: Path) -> None:
-    weights = FolderWeights()
-    weights.folder = tmp_path
+async def test_an_update_waits_for_what_is_under_way_and_what_comes_waits_for_it(weights: FakeWeights) -> None:
     async with serving() as server, started(server, weights=weights) as engine:
         server.held = asyncio.Event()
         first = asyncio.ensure_future(engine.generate((1,), Sampling(4), session="a"))
@@ -284,9 +277,7 @@ async def test_an_update_waits_for_what_is_under_way_and_what_comes_waits_for_it
         assert server.paths()[-3:] == ["/collective_rpc", "/reset_prefix_cache", "/v1/completions"]
 
 
-async def test_an_update_that_fails_lets_requests_go_on(tmp_path: Path) -> None:
-    weights = FolderWeights()
-    weights.folder = tmp_path
+async def test_an_update_that_fails_lets_requests_go_on(weights: FakeWeights) -> None:
     async with serving() as server, started(server, weights=weights) as engine:
         server.update_status = 500
         with pytest.raises(EngineError, match="answered 500"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import BYTES, EXTRA, MODEL_IDS, OPTIONS, Weights, apart, change, make_model, needs_vllm
+from vllm_help import BYTES, EXTRA, MODEL_IDS, OPTIONS, Stale, Weights, apart, change, make_model, needs_vllm
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
@@ -90,24 +90,10 @@ async def test_weights_of_other_names_go_through_a_folder(engine: Any, tokenizer
         await running.stop()
 
 
-class Stale(Weights):
-    """Its tensors are those of another model than its module."""
-
-    other: Any = None
-
-    def state_dict(self) -> Any:
-        return self.other.state_dict()
-
-    def path(self) -> Any:
-        return Weights(self.other, self._tokenizer, self._folder, self.version).path()
-
-
 async def test_a_wrong_update_stays_unseen_where_the_check_is_off(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
     module = make_model()
     async with engine(module, verify_weights=False) as running:
-        weights = Stale(make_model(7), tokenizer, tmp_path / "w", 1)
-        weights.other = module
-        await running.update_weights(weights, 1)
+        await running.update_weights(Stale(module, make_model(7), tokenizer, tmp_path / "w", 1), 1)
         assert running.verified is None
 
 
@@ -123,8 +109,7 @@ async def test_in_bfloat16_a_zeroed_and_a_stale_tensor_are_caught(
         change(module)
         await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
         assert 0.0 < running.verified < 0.05
-        stale = Stale(module, tokenizer, tmp_path / "s", 2)
-        stale.other = make_model(dtype=torch.bfloat16)
+        stale = Stale(make_model(dtype=torch.bfloat16), module, tokenizer, tmp_path / "s", 2)
         stale.other.load_state_dict(module.state_dict())
         with torch.no_grad():
             stale.other.model.layers[1].self_attn.o_proj.weight.mul_(factor)
@@ -249,9 +234,8 @@ async def test_a_start_that_fails_leaves_nothing_behind(
         "vllm", tokenizer=tokenizer, weights=Weights(module, tokenizer, tmp_path), dtype=module.dtype
     )
     running = VllmEngine(VllmEngineOptions(**OPTIONS, **options), context)
+    before = engine_threads()
     with pytest.raises(error, match=message):
         await running.start()
     await running.stop()
-
-    before = engine_threads()
     assert engine_threads() == before

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ from vllm_help import (
     make_model,
     make_tokenizer,
     needs_vllm,
+    openai_engine,
 )
 from vllm_server import VllmServer
 
 from toolrl.errors import EngineError
-from toolrl.protocols import BuildContext
 from toolrl.types import Sampling
-from toolrl_plugin_vllm.options import OpenaiEngineOptions
-from toolrl_plugin_vllm.server import OpenaiEngine
 from toolrl_testing.checks import engines
 
 pytestmark = [needs_vllm, pytest.mark.timeout(900)]
@@ -45,18 +42,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     running.stop()
 
 
-@asynccontextmanager
-async def engine(server: VllmServer, module: Any, folder: Path, **options: Any) -> AsyncIterator[OpenaiEngine]:
-    tokenizer = make_tokenizer()
-    context = BuildContext(
-        "openai", tokenizer=tokenizer, weights=Weights(module, tokenizer, folder / "0"), dtype=module.dtype
-    )
-    running = OpenaiEngine(OpenaiEngineOptions(url=server.url, **{"worker_extension": True, **options}), context)
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.stop()
+def engine(server: VllmServer, module: Any, folder: Path, **options: Any) -> Any:
+    return openai_engine(server.url, module, folder, worker_extension=True, **options)
 
 
 async def test_samples_and_updates_are_the_trainers(server: VllmServer, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from sglang_server import ENDS, SglangServer, serving
-from vllm_help import Weights, apart, ask, change, logprobs_of, make_model, make_tokenizer
+from vllm_help import Stale, Weights, apart, ask, change, logprobs_of, make_model, make_tokenizer, openai_engine
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
@@ -32,18 +30,8 @@ PROMPT = tuple(range(40, 70))
 TOLERANCE = 1e-4
 
 
-@asynccontextmanager
-async def engine(server: SglangServer, module: Any, folder: Path, **options: Any) -> AsyncIterator[OpenaiEngine]:
-    tokenizer = make_tokenizer()
-    context = BuildContext(
-        "openai", tokenizer=tokenizer, weights=Weights(module, tokenizer, folder / "0"), dtype=module.dtype
-    )
-    running = OpenaiEngine(OpenaiEngineOptions(url=server.url, dialect="sglang", **options), context)
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.stop()
+def engine(server: SglangServer, module: Any, folder: Path, **options: Any) -> Any:
+    return openai_engine(server.url, module, folder, dialect="sglang", **options)
 
 
 async def test_samples_and_updates_are_the_trainers(tmp_path: Path) -> None:
@@ -156,14 +144,10 @@ async def test_an_update_under_way(tmp_path: Path, on_update: str) -> None:
 
 
 async def test_weights_that_are_not_taken_and_weights_that_are_others(tmp_path: Path) -> None:
-    class Stale(Weights):
-        def path(self) -> Path:
-            return Weights(make_model(9), make_tokenizer(), self._folder).path()
-
     module, tokenizer = make_model(5), make_tokenizer()
     async with serving(make_model(), tokenizer) as server, engine(server, module, tmp_path) as running:
         with pytest.raises(EngineError, match="after the update to version 1 SGLang doesn't have"):
-            await running.update_weights(Stale(module, tokenizer, tmp_path / "1"), 1)
+            await running.update_weights(Stale(make_model(9), module, tokenizer, tmp_path / "1"), 1)
         server.takes_weights = False
         with pytest.raises(EngineError, match="shape mismatch"):
             await running.update_weights(Weights(module, tokenizer, tmp_path / "2", 2), 2)

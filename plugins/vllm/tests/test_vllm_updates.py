@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import BYTES, Weights, apart, change, logprobs_of, make_model, needs_vllm
+from vllm_help import BYTES, Stale, Weights, apart, change, logprobs_of, make_model, needs_vllm
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
@@ -73,13 +73,8 @@ async def test_a_prompt_in_the_cache_is_not_reused_where_an_update_fails_its_che
     async with engine(module) as running:
         await running.generate(PROMPT, Sampling(4, seed=1), session="a")
         other = make_model(7)
-
-        class Stale(Weights):
-            def state_dict(self) -> Any:
-                return other.state_dict()
-
         with pytest.raises(EngineError, match="version 1 vLLM doesn't have"):
-            await running.update_weights(Stale(module, tokenizer, tmp_path / "w", 1), 1)
+            await running.update_weights(Stale(other, module, tokenizer, tmp_path / "w", 1), 1)
         done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
         assert done.cached == 0
         check({1: other}, PROMPT, done)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from vllm_help import listening
 
 MODEL = "tiny"
 ENDS = 259
@@ -146,14 +147,6 @@ class SglangServer:
 @asynccontextmanager
 async def serving(module: Any, tokenizer: Any, **settings: Any) -> AsyncIterator[SglangServer]:
     """`async with serving(module, tokenizer) as server:`, at `server.url`."""
-    server, app = SglangServer(module, tokenizer, **settings), web.Application(client_max_size=1 << 24)
-    app.router.add_route("*", "/{path:.*}", server.handle)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    server = SglangServer(module, tokenizer, **settings)
+    async with listening(server.handle, client_max_size=1 << 24) as server.url:
         yield server
-    finally:
-        await runner.cleanup()

