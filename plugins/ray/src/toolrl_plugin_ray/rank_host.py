@@ -41,13 +41,6 @@ class RankHost:
         self._process: subprocess.Popen[bytes] | None = None
         self._unwritten = self._tail = b""
 
-    def place(self) -> tuple[str, int]:
-        """This node's address, and a port that is free there now."""
-        address = own_address()
-        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-            probe.bind((address, 0))
-            return address, int(probe.getsockname()[1])
-
     def run(self, order: RankOrder, log: Path, *, forward: bool) -> Iterator[tuple[bytes, bool] | RankEnd]:
         """Run the rank's process to its end. Yields what it prints and whether that is an error, where `forward` asks
         for it, and last how it ended. All is written to `log` as soon as the run's folder is there."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import RunStoppedError
 from toolrl.loop.ranks import TOKEN
-from toolrl_plugin_ray.connection import connected, death_reason, reason_of_wait
+from toolrl_plugin_ray.connection import connected, death_reason, own_address, reason_of_wait
 from toolrl_plugin_ray.messages import RankEnd, RankOrder
 from toolrl_plugin_ray.placement import check_room, trainer_resources
 from toolrl_plugin_ray.rank_host import RankHost
@@ -103,12 +104,14 @@ class _Attempt:
     async def run(self, order: RankOrder) -> dict[int, RankEnd]:
         """How ranks ended; those that didn't in time are left out."""
         size = len(self._hosts)
-        places = await asyncio.gather(*map(self._place, range(size)))
-        lost = {rank: it for rank, it in enumerate(places) if isinstance(it, RankEnd)}
-        first = places[0]
-        if lost or isinstance(first, RankEnd):
+        placed = await asyncio.gather(*map(self._placed, range(size)))
+        if lost := {rank: end for rank, end in enumerate(placed) if end is not None}:
             return lost
-        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": first[0], "MASTER_PORT": str(first[1])}
+        address = own_address()  # The first rank is on this node.
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.bind((address, 0))
+            port = probe.getsockname()[1]
+        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
         # Ray shows each worker its own devices only.
         shared |= {"LOCAL_RANK": "0", TOKEN: secrets.token_hex(32), **order.environment}
         orders = [replace(order, rank=rank, environment={**shared, "RANK": str(rank)}) for rank in range(size)]
@@ -146,11 +149,11 @@ class _Attempt:
         )
         return kind.remote(self._config.trainer_gpus)
 
-    async def _place(self, rank: int) -> tuple[str, int] | RankEnd:
+    async def _placed(self, rank: int) -> RankEnd | None:
+        """Wait until a rank's host is there; how it ended where it is lost."""
         try:
             async with asyncio.timeout(self._config.worker_timeout):
-                place: tuple[str, int] = await self._hosts[rank].place.remote()
-                return place
+                await self._hosts[rank].__ray_ready__.remote()
         except RayError as error:
             return RankEnd(None, death_reason(error))
         except TimeoutError:
@@ -159,6 +162,7 @@ class _Attempt:
                 f"trainer worker {rank} had no place after {self._config.worker_timeout:g} seconds{why}",
                 hint="Wait for others to end, or raise cluster.worker_timeout.",
             ) from None
+        return None
 
     async def _run(self, order: RankOrder) -> RankEnd:
         log = self._run_dir / "workers" / f"trainer-{order.rank}.log"

@@ -21,7 +21,7 @@ import numpy as np
 from toolrl.errors import DataError
 from toolrl_plugin_search.bm25_build import RULES, words
 from toolrl_plugin_search.folder import check_sizes, read_manifest
-from toolrl_plugin_search.passages import Hit, PassageStore
+from toolrl_plugin_search.passages import Hit, Index
 
 MAX_QUERY_WORDS = 512
 """Of a query, so many words count."""
@@ -50,8 +50,8 @@ class _Term:
         return found
 
 
-class Bm25Index:
-    """A BM25 index on disk. May be used from several threads at once."""
+class Bm25Index(Index):
+    """A BM25 index on disk."""
 
     kind = "bm25"
 
@@ -64,7 +64,7 @@ class Bm25Index:
                 hint="Make the index anew.",
             )
         try:
-            self.passages = PassageStore(folder)
+            super().__init__(folder)
             self._words = _Words(folder)
             self._starts = _mapped(folder / "words.lists.npy")
             self._most = _mapped(folder / "words.best.npy")
@@ -90,9 +90,6 @@ class Bm25Index:
             },
         )
 
-    def __len__(self) -> int:
-        return len(self.passages)
-
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """The best passages of each query, the best first; at most `topk`, and none that shares no word with it."""
         return [[Hit(self.passages[number], score) for number, score in self.numbers(query, topk)] for query in queries]
@@ -109,10 +106,6 @@ class Bm25Index:
         found = _best(terms, sums, topk)
         self._sums.append(sums)  # Not where that fails: some sums may not be zero then.
         return found
-
-    def close(self) -> None:
-        """Let go of the passages' file; the arrays go with the object."""
-        self.passages.close()
 
     def _terms(self, query: str) -> list[_Term]:
         counts = Counter(words(query)[:MAX_QUERY_WORDS])

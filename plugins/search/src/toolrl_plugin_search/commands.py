@@ -16,7 +16,6 @@ from toolrl.protocols import BuildContext
 from toolrl.terminal_text import visible
 
 if TYPE_CHECKING:
-    from toolrl_plugin_search.index import Index
     from toolrl_plugin_search.passages import Hit
 
 
@@ -192,7 +191,7 @@ class QueryCommand(_Command):
 def _local(args: argparse.Namespace) -> list[Hit]:
     from toolrl_plugin_search.index import open_index
 
-    index: Index = open_index(Path(args.source), encoder=args.encoder, device=args.device)
+    index = open_index(Path(args.source), encoder=args.encoder, device=args.device)
     try:
         return index.search([args.query], args.topk)[0]
     finally:

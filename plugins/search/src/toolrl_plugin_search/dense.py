@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from toolrl.errors import DataError, PluginError
 from toolrl_plugin_search.encoder import PASSAGE_PREFIX, QUERY_PREFIX, Encoder
 from toolrl_plugin_search.folder import check_sizes, new_folder, read_manifest, write_manifest
-from toolrl_plugin_search.passages import Hit, Passage, PassageStore, passage_writer
+from toolrl_plugin_search.passages import Hit, Index, Passage, passage_writer
 
 VECTORS = "vectors.f32"
 AT_ONCE = 512
@@ -25,19 +25,10 @@ BLOCK_ROWS = 65536
 Array = np.ndarray[Any, Any]
 
 
-class Encodes(Protocol):
-    """What makes vectors of texts."""
-
-    @property
-    def size(self) -> int: ...
-
-    def encode(self, texts: Sequence[str]) -> Array: ...
-
-
 def build_dense(
     corpus: Iterable[Passage],
     path: Path,
-    encoder: Encodes,
+    encoder: Encoder,
     *,
     encoder_name: str,
     query_prefix: str = QUERY_PREFIX,
@@ -121,13 +112,13 @@ class FaissVectors:
         return found
 
 
-class DenseIndex:
-    """A dense index on disk. May be used from several threads; the encoder works for one at a time."""
+class DenseIndex(Index):
+    """A dense index on disk. The encoder works for one thread at a time."""
 
     kind = "dense"
 
     def __init__(
-        self, folder: Path, *, encoder: str | None = None, device: str = "cpu", encodes: Encodes | None = None
+        self, folder: Path, *, encoder: str | None = None, device: str = "cpu", encodes: Encoder | None = None
     ) -> None:
         """`encoder` is the folder of the model, by default what the index names; `encodes` takes its place. Raises
         DataError, PluginError, ConfigError."""
@@ -135,7 +126,7 @@ class DenseIndex:
         try:
             size, count, prefix = int(facts["size"]), int(facts["passages"]), str(facts["query_prefix"])
             name = encoder if encoder is not None else str(facts["encoder"])
-            self.passages = PassageStore(folder)
+            super().__init__(folder)
             wanted = {VECTORS: ((folder / VECTORS).stat().st_size, 4 * count * size)}
             check_sizes(folder, {"index.json": (count, len(self.passages)), **wanted})
             self._vectors: Array = np.memmap(folder / VECTORS, dtype=np.float32, mode="r", shape=(count, size))
@@ -151,9 +142,6 @@ class DenseIndex:
             )
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self.passages)
-
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """The best passages of each query, the best first, at most `topk`."""
         if not queries or topk < 1:
@@ -165,10 +153,6 @@ class DenseIndex:
             [Hit(self.passages[int(number)], float(score)) for score, number in zip(row, ids, strict=True)]
             for row, ids in zip(scores, numbers, strict=True)
         ]
-
-    def close(self) -> None:
-        """Let go of the passages' file; the vectors go with the object."""
-        self.passages.close()
 
 
 def nearest(queries_QH: Array, vectors_NH: Array, k: int, block_rows: int = BLOCK_ROWS) -> tuple[Array, Array]:

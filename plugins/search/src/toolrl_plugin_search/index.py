@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from toolrl.errors import ConfigError, DataError
 from toolrl_plugin_search.folder import read_manifest
-from toolrl_plugin_search.passages import Hit
-
-
-class Index(Protocol):
-    """What can be searched. May be used from several threads at once."""
-
-    kind: str
-
-    def __len__(self) -> int:
-        """The number of passages."""
-        ...
-
-    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
-        """The best passages of each query, the best first, at most `topk`."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the files."""
-        ...
+from toolrl_plugin_search.passages import Index
 
 
 def open_index(

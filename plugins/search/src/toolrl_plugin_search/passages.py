@@ -11,12 +11,13 @@ import json
 import mmap
 import os
 import zlib
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
@@ -143,3 +144,23 @@ class PassageStore:
         """Let go of the files."""
         if self._lines is not None:
             self._lines.close()
+
+
+class Index(ABC):
+    """An index on disk. May be used from several threads at once."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, folder: Path) -> None:
+        self.passages = PassageStore(folder)
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+    @abstractmethod
+    def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
+        """The best passages of each query, the best first, at most `topk`."""
+
+    def close(self) -> None:
+        """Let go of the passages' file; arrays go with the object."""
+        self.passages.close()

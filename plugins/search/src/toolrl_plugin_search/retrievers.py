@@ -11,8 +11,7 @@ from contextlib import suppress
 from toolrl.tools.threads import POOL
 from toolrl_common.http_client import patiently
 from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient
-from toolrl_plugin_search.index import Index
-from toolrl_plugin_search.passages import Hit
+from toolrl_plugin_search.passages import Hit, Index
 
 Asked = tuple[str, int, asyncio.Future[list[Hit]]]
 """A query, how many passages are wanted, and where they go."""

@@ -19,9 +19,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from toolrl_common.http_server import HttpServer, RefusalError
-from toolrl_plugin_search.index import Index
 from toolrl_plugin_search.options import MAX_TOPK
-from toolrl_plugin_search.passages import Hit, sound
+from toolrl_plugin_search.passages import Hit, Index, sound
 from toolrl_plugin_search.retrievers import EmbeddedRetriever
 
 MAX_PASSAGES = 50_000
