@@ -45,9 +45,9 @@ class FakeCluster:
 
     def crash(self) -> None:
         assert self.server is not None
-        if self.server._checking is not None:
-            self.server._checking.cancel()
         for client in self.server._clients.values():
+            if client.death is not None:
+                client.death.cancel()
             for _, permit in client.claims.values():
                 permit.cancel()
         self.server = None

@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 
 from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import ConfigError, first_line
+from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_ray.placement import shown
 
 NAMESPACE = "toolrl"
@@ -41,17 +42,14 @@ async def connected(config: ClusterConfig, check: Callable[[], None]) -> AsyncIt
         check()
 
     try:
-        # In a thread: in the main one Ray would install signal handlers that end the process without saving anything.
-        joining = asyncio.ensure_future(asyncio.to_thread(join))
+        described = _described(config)
+        waits = asyncio.get_running_loop().call_later(WARNING_SECONDS, _log.warning, "waiting for %s", described)
         try:
-            done, _ = await asyncio.wait([joining], timeout=WARNING_SECONDS)
-            if not done:
-                _log.warning("waiting for %s for %g s", _described(config), WARNING_SECONDS)
-            await asyncio.shield(joining)
-        except asyncio.CancelledError:
-            await asyncio.wait([joining])
-            raise
+            # In a thread: in the main one Ray would install signal handlers that end the process without saving
+            # anything.
+            await uninterrupted(asyncio.to_thread(join))
         finally:
+            waits.cancel()
             _restore_signals()
         yield
     finally:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from toolrl.tools.endpoints import limits_differ
 from toolrl.tools.rate_limits import LimitSpec, LocalLimiter, Permit
 
-SILENCE, CHECK = 0.8, 0.1
-"""Shares of a lease: after the first a silent client counts as dead, the second passes between two checks."""
+SILENCE = 0.8
+"""Share of a lease after which a silent client counts as dead."""
 Ticket = int
 """A client's name for one permit that it wants or holds. Later ones are greater."""
 
@@ -32,9 +32,10 @@ class _Limit:
 
 @dataclass
 class _Client:
-    heard: float
     claims: dict[Ticket, tuple[str, asyncio.Future[Permit]]] = field(default_factory=dict)
     """Names of limits, and the permits that it holds or waits for."""
+    death: asyncio.TimerHandle | None = None
+    """Takes everything from it, unless it is heard of before."""
 
 
 class LimitServer:
@@ -48,7 +49,6 @@ class LimitServer:
         self._began: float | None = None
         self._limits: dict[str, _Limit] = {}
         self._clients: dict[str, _Client] = {}
-        self._checking: asyncio.Task[None] | None = None
 
     async def acquire(self, client: str, ticket: Ticket, name: str, spec: LimitSpec) -> bool:
         """Wait for a permit; False where the ticket was dropped meanwhile. Repeating it does no harm. Raises as
@@ -85,9 +85,14 @@ class LimitServer:
 
     async def leave(self, client: str) -> None:
         """A client ends, and releases all that it has."""
+        self._leave(client)
+
+    def _leave(self, client: str) -> None:
         me = self._clients.pop(client, None)
         if me is None:
             return
+        if me.death is not None:
+            me.death.cancel()
         for ticket in list(me.claims):
             self._drop(me, ticket)
         for limit in self._limits.values():
@@ -109,8 +114,8 @@ class LimitServer:
         """No client is left. For subclasses."""
 
     def _declare(self, client: str, name: str, spec: LimitSpec) -> _Limit:
-        now = asyncio.get_running_loop().time()
-        self._began = self._began or now
+        loop = asyncio.get_running_loop()
+        self._began = self._began or loop.time()
         limit = self._limits.get(name)
         if limit is not None and limit.spec != spec:
             if limit.users - {client}:
@@ -118,12 +123,13 @@ class LimitServer:
             limit = None
         if limit is None:
             limit = self._limits[name] = _Limit(spec, LocalLimiter(spec), asyncio.Event())
-            closed = self._began + spec.lease - now if self._recovering else 0.0
-            asyncio.get_running_loop().call_later(closed, limit.opens.set)
+            loop.call_at(self._began + spec.lease if self._recovering else loop.time(), limit.opens.set)
         limit.users.add(client)
-        self._clients.setdefault(client, _Client(now)).heard = now
-        if self._checking is None:
-            self._checking = asyncio.create_task(self._check())
+        me = self._clients.setdefault(client, _Client())
+        if me.death is not None:
+            me.death.cancel()
+        lease = min(it.spec.lease for it in self._limits.values() if client in it.users)
+        me.death = loop.call_later(SILENCE * lease, self._leave, client)
         return limit
 
     def _keep(self, me: _Client, ticket: Ticket, name: str) -> bool:
@@ -140,17 +146,6 @@ class LimitServer:
         _, permit = me.claims.pop(ticket, ("", None))
         if permit is not None and not permit.cancel():  # Cancelled in the queue `acquire` gives False.
             permit.result().release()
-
-    async def _check(self) -> None:
-        """Take from dead clients, again and again."""
-        while self._limits:
-            await asyncio.sleep(CHECK * min(limit.spec.lease for limit in self._limits.values()))
-            now = asyncio.get_running_loop().time()
-            for client, me in list(self._clients.items()):
-                leases = [limit.spec.lease for limit in self._limits.values() if client in limit.users]
-                if now - me.heard > SILENCE * min(leases, default=0.0):
-                    await self.leave(client)
-        self._checking = None
 
 
 async def _granted(limit: _Limit) -> Permit:
