@@ -30,20 +30,20 @@ OPEN = Settings(tuple(paths.system_libraries() + paths.interpreter_paths()), tup
 def refuse(*modes: str) -> object:
     """A probe for which these ways don't work."""
 
-    def probe(way: Settings, module: str) -> detection.DetectedInside:
+    def look(way: Settings, module: str) -> detection.DetectedInside:
         if way.mode in modes:
             raise detection.UnfitError(f"{way.mode} is forbidden")
         return detection.DetectedInside(processes=not way.own_user)
 
-    return probe
+    return look
 
 
 def test_the_strongest_that_works_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detection, "probe", refuse())
+    monkeypatch.setattr(detection, "look", refuse())
     settings, found = detection.detect("auto", OPEN)
     assert settings.mode == NAMESPACES
     assert "namespaces" in found.text
-    monkeypatch.setattr(detection, "probe", refuse(NAMESPACES))
+    monkeypatch.setattr(detection, "look", refuse(NAMESPACES))
     settings, found = detection.detect("auto", OPEN)
     assert settings.mode == LANDLOCK
     assert settings.own_user == (os.geteuid() == 0)
@@ -51,7 +51,7 @@ def test_the_strongest_that_works_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_it_refuses_rather_than_run_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detection, "probe", refuse(NAMESPACES, LANDLOCK))
+    monkeypatch.setattr(detection, "look", refuse(NAMESPACES, LANDLOCK))
     with pytest.raises(ConfigError, match="namespaces: namespaces is forbidden") as caught:
         detection.detect("auto", OPEN)
     assert "landlock: landlock is forbidden" in str(caught.value)

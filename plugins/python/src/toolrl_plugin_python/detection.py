@@ -75,7 +75,9 @@ def detect(isolation: str, settings: Settings, module: str = "") -> tuple[Settin
     for way in (replace(settings, mode=NAMESPACES), *own_user, replace(settings, mode=LANDLOCK)):
         if isolation in ("auto", way.mode):
             try:
-                inside = probe(way, module)
+                inside = look(replace(way, preload=()), module)
+                if inside.wrong:
+                    raise UnfitError(", ".join(inside.wrong))
             except UnfitError as error:
                 name = f"{way.mode} with a user of its own" if way.own_user else way.mode
                 reasons.append(f"{name}: {error}")
@@ -95,14 +97,6 @@ def _describe(way: Settings, inside: DetectedInside, reasons: Sequence[str]) -> 
     parts += [] if inside.processes else ["a single process"]
     text = f"{', '.join(parts)}, rlimits"
     return f"{text}; not used: {'; '.join(reasons)}" if reasons else text
-
-
-def probe(way: Settings, module: str) -> DetectedInside:
-    """Set up one way and try it from inside. Raises UnfitError."""
-    inside = look(replace(way, preload=()), module)
-    if inside.wrong:
-        raise UnfitError(", ".join(inside.wrong))
-    return inside
 
 
 def look(way: Settings, module: str) -> DetectedInside:

@@ -70,7 +70,7 @@ class Interpreter:
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             descriptors = [nothing, output_end, output_end]
-            self._job = await self._keeper.begin("interpreter", self._limits, descriptors, _LONGEST_ANSWER)
+            self._job = await self._keeper.begin(self._limits, descriptors, _LONGEST_ANSWER)
         except BaseException:
             self._output.close()
             raise

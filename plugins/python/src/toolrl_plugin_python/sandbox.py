@@ -211,7 +211,7 @@ async def _begin(keeper: KeeperProcess, job_file: int, limits: ProgramLimits, de
     kept = JobLimits(
         limits.cpu_seconds, limits.memory_mb, limits.processes, limits.file_mb, limits.scratch_mb, interpreter=False
     )
-    job = await keeper.begin("program", kept, descriptors, _LONGEST_ANSWER, [job_file])
+    job = await keeper.begin(kept, descriptors, _LONGEST_ANSWER, [job_file])
     keeper.watch(job)
     return job
 

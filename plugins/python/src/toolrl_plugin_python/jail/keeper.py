@@ -5,7 +5,7 @@ are quick and carry no secret. It takes JSON messages on a socket, with the desc
 the end of each job. It lives as long as the run: the kernel kills it with its parent, and it kills its jobs likewise.
 
     {…}                                          first, the settings; answered by "settled" or "unsettled"
-    {"op": "start", "id", "kind", "limits": …}   with descriptors: what the job has as 0, 1, 2, CHANNEL, JOB
+    {"op": "start", "id", "limits": …}           with descriptors: what the job has as 0, 1, 2, CHANNEL, JOB
     {"op": "watch", "id"}                        resume it where it is paused; its use of memory and time counts
     {"op": "pause", "id"}                        hold an interpreter still and end what it started; answered by "paused"
     {"op": "end", "id"}
@@ -44,8 +44,6 @@ _MAX_MESSAGE = 1 << 18
 _PAUSE_ROUNDS = 100
 _PAUSE_LOOKS = 3
 """So many looks in a row that find nothing else do where it can't be known whether something started meanwhile."""
-_RUN = {"program": cell.run_program, "interpreter": notebook.run_interpreter}
-"""What the first does, by the kind of the job."""
 
 
 @dataclass
@@ -171,13 +169,14 @@ class Keeper:
         if settings.mode != NAMESPACES:
             scratch = tempfile.mkdtemp(prefix="toolrl-scratch-", dir=settings.scratch_base)
         group = self._group(message["id"], limits)
+        run = notebook.run_interpreter if limits.interpreter else cell.run_program
         note, note_end = os.pipe2(os.O_CLOEXEC)
         go_end, go = os.pipe2(os.O_CLOEXEC)
         founder = os.fork()
         if founder == 0:
             signal.set_wakeup_fd(-1)
             cell.arrange([*descriptors[:3], go_end, note_end, *descriptors[3:]])
-            cell.found(settings, limits, self._place(scratch, os.getpid()), _RUN[message["kind"]], group)
+            cell.found(settings, limits, self._place(scratch, os.getpid()), run, group)
         os.close(note_end)
         os.close(go_end)
         os.set_blocking(note, False)
