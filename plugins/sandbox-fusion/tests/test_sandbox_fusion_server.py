@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -31,7 +32,6 @@ from toolrl_plugin_sandbox_fusion.server import SandboxServer
 from toolrl_testing import make_build_context, make_episode, make_task
 
 COMMAND = (sys.executable, "-m", "toolrl", "sandbox-fusion", "serve")
-Work = Callable[[SandboxServer, SandboxClient], Awaitable[Any]]
 
 
 @functools.cache
@@ -42,26 +42,24 @@ def runner(*names: str, bounds: Bounds | None = None) -> ProgramRunner:
         pytest.skip(f"programs can't be isolated here: {error}")
 
 
-def serve(work: Work, *names: str, bounds: Bounds | None = None, **settings: Any) -> Any:
-    """What `work` gives, with a server of these languages and a client of it."""
-    made = runner(*names, bounds=bounds)
-
-    async def run() -> Any:
-        server = SandboxServer(made, **settings)
-        async with server, SandboxClient(server.url) as client:
-            return await work(server, client)
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def serving(
+    *names: str, bounds: Bounds | None = None, **settings: Any
+) -> AsyncIterator[tuple[SandboxServer, SandboxClient]]:
+    """A server of these languages and a client of it."""
+    server = SandboxServer(runner(*names, bounds=bounds), **settings)
+    async with server, SandboxClient(server.url) as client:
+        yield server, client
 
 
 def answers(*requests: RunRequest, names: tuple[str, ...] = (), bounds: Bounds | None = None) -> list[RunResponse]:
     """The answers to requests that are made at once."""
 
-    async def work(server: SandboxServer, client: SandboxClient) -> list[RunResponse]:
-        return await asyncio.gather(*(client.run(request) for request in requests))
+    async def ask() -> list[RunResponse]:
+        async with serving(*names, bounds=bounds) as (_, client):
+            return await asyncio.gather(*(client.run(request) for request in requests))
 
-    found: list[RunResponse] = serve(work, *names, bounds=bounds)
-    return found
+    return asyncio.run(ask())
 
 
 def answer(request: RunRequest, *names: str, bounds: Bounds | None = None) -> RunResponse:
@@ -147,14 +145,9 @@ class TestPrograms:
     def test_every_language_that_works_here(self, name: str) -> None:
         if name not in languages.installed(sys.executable):
             pytest.skip(f"the tool of {name} isn't on this machine")
-
-        async def work(server: SandboxServer, client: SandboxClient) -> RunResponse:
-            return await client.run(
-                RunRequest(languages.LANGUAGES[name].probe, name, compile_timeout=60, run_timeout=60)
-            )
-
+        request = RunRequest(languages.LANGUAGES[name].probe, name, compile_timeout=60, run_timeout=60)
         try:
-            found = serve(work, name)
+            found = answer(request, name)
         except ConfigError as error:
             pytest.skip(f"{name} doesn't work in the sandbox: {error}")
         assert found.status == "Success", found
@@ -176,8 +169,8 @@ class TestPrograms:
         assert (slow.status, slow.compile_result.status) == ("Failed", "TimeLimitExceeded")
 
 
-def test_the_reward_over_the_server() -> None:
-    async def work(server: SandboxServer, client: SandboxClient) -> list[float]:
+async def test_the_reward_over_the_server() -> None:
+    async with serving() as (server, _):
         reward = SandboxReward(
             SandboxRewardOptions(sandbox_fusion_url=server.url, timeout=20, max_concurrent=2), make_build_context()
         )
@@ -185,29 +178,23 @@ def test_the_reward_over_the_server() -> None:
         double = make_episode("```python\nprint(2 * int(input()))\n```", task=make_task(answer=tests))
         calls = {"fn_name": "add", "inputs": ["1\n2", [3, 4]], "outputs": ["3", 7]}
         add = make_episode("```python\ndef add(a, b): return a + b\n```", task=make_task(answer=calls))
-        return [(await reward.score(episode)).value for episode in (double, add)]
-
-    assert serve(work) == [2 / 3, 1.0]
+        assert [(await reward.score(episode)).value for episode in (double, add)] == [2 / 3, 1.0]
 
 
 class TestRequests:
-    def post(self, *bodies: Any, headers: dict[str, str] | None = None, **settings: Any) -> list[tuple[int, Any]]:
-        async def work(server: SandboxServer, client: SandboxClient) -> list[tuple[int, Any]]:
-            found = []
-            async with aiohttp.ClientSession() as session:
-                for body in bodies:
-                    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-                    sent = {"Content-Type": "application/json", **(headers or {})}
-                    async with session.post(f"{server.url}/run_code", data=data, headers=sent) as response:
-                        found.append((response.status, await response.json()))
-            return found
+    async def post(self, *bodies: Any) -> list[tuple[int, Any]]:
+        found = []
+        async with serving() as (server, _), aiohttp.ClientSession() as session:
+            for body in bodies:
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                sent = {"Content-Type": "application/json"}
+                async with session.post(f"{server.url}/run_code", data=data, headers=sent) as response:
+                    found.append((response.status, await response.json()))
+        return found
 
-        posted: list[tuple[int, Any]] = serve(work, **settings)
-        return posted
-
-    def test_what_cant_be_read_is_said_with_its_place(self) -> None:
+    async def test_what_cant_be_read_is_said_with_its_place(self) -> None:
         good = {"code": "print(1)", "language": "python"}
-        found = self.post(
+        found = await self.post(
             b"{",
             [],
             {"language": "python"},
@@ -229,9 +216,9 @@ class TestRequests:
         ]  # fmt: skip
         assert all(set(body["detail"][0]) == {"loc", "msg", "type"} for _, body in found)
 
-    def test_a_request_as_the_documentation_has_it(self) -> None:
+    async def test_a_request_as_the_documentation_has_it(self) -> None:
         body = {"code": 'print("Hello, world!")', "language": "python", "unknown": 1, "files": {"a.txt": None}}
-        ((status, found),) = self.post(body)
+        ((status, found),) = await self.post(body)
         assert status == 200
         found["run_result"]["execution_time"] = None
         assert found == {
@@ -249,12 +236,13 @@ class TestRequests:
             "files": {},
         }
 
-    def test_ping(self) -> None:
-        async def work(server: SandboxServer, client: SandboxClient) -> Any:
-            async with aiohttp.ClientSession() as session, session.get(f"{server.url}/v1/ping") as response:
-                return await response.json()
-
-        assert serve(work) == "pong"
+    async def test_ping(self) -> None:
+        async with (
+            serving() as (server, _),
+            aiohttp.ClientSession() as session,
+            session.get(f"{server.url}/v1/ping") as response,
+        ):
+            assert await response.json() == "pong"
 
     def test_base64_may_have_line_breaks(self) -> None:
         content = base64.encodebytes(b"text" * 40).decode()
@@ -264,22 +252,19 @@ class TestRequests:
 
 
 class TestManyRequests:
-    def test_one_too_many_is_told_to_come_back(self) -> None:
-        async def work(server: SandboxServer, client: SandboxClient) -> list[Any]:
-            slow = RunRequest("import time\ntime.sleep(1)")
-            return await asyncio.gather(*(client.run(slow) for _ in range(6)), return_exceptions=True)
-
-        found = serve(work, workers=1, queue=1)
+    async def test_one_too_many_is_told_to_come_back(self) -> None:
+        slow = RunRequest("import time\ntime.sleep(1)")
+        async with serving(workers=1, queue=1) as (_, client):
+            found = await asyncio.gather(*(client.run(slow) for _ in range(6)), return_exceptions=True)
         busy = [one for one in found if isinstance(one, TransientToolError)]
         assert len(busy) == 4
         assert all(error.retry_after == 1.0 for error in busy)
         assert [one.status for one in found if isinstance(one, RunResponse)] == ["Success"] * 2
 
-    def test_requests_that_dont_come_take_no_place(self) -> None:
+    async def test_requests_that_dont_come_take_no_place(self) -> None:
         begin = b"POST /run_code HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         begin += b"Content-Length: 100\r\n\r\n{"
-
-        async def work(server: SandboxServer, client: SandboxClient) -> tuple[RunResponse, list[bytes]]:
+        async with serving(workers=1, queue=1, request_seconds=1) as (server, client):
             address = server.url.removeprefix("http://").split(":")
             slow = [await asyncio.open_connection(address[0], int(address[1])) for _ in range(8)]
             for _, writer in slow:
@@ -289,17 +274,13 @@ class TestManyRequests:
             lines = [await reader.readline() for reader, _ in slow]
             for _, writer in slow:
                 writer.close()
-            return done, lines
-
-        done, lines = serve(work, workers=1, queue=1, request_seconds=1)
         assert ran(done).stdout == "42\n"
         assert all(line.startswith(b"HTTP/1.1 408") for line in lines)
 
-    def test_no_more_run_at_once_than_there_are_workers(self) -> None:
+    async def test_no_more_run_at_once_than_there_are_workers(self) -> None:
         most = 0
         running = 0
-
-        async def work(server: SandboxServer, client: SandboxClient) -> None:
+        async with serving(workers=2) as (server, client):
             inner = server.runner.run
 
             async def counted(request: Any) -> RunResponse:
@@ -313,31 +294,24 @@ class TestManyRequests:
 
             server.runner.run = counted  # type: ignore[method-assign]
             await asyncio.gather(*(client.run(RunRequest("print(1)")) for _ in range(10)))
-
-        serve(work, workers=2)
         assert most == 2
 
-    def test_a_client_that_leaves_takes_its_program_with_it(self) -> None:
-        async def work(server: SandboxServer, client: SandboxClient) -> float:
+    async def test_a_client_that_leaves_takes_its_program_with_it(self) -> None:
+        async with serving(workers=1) as (_, client):
             begin = time.monotonic()
             left = asyncio.create_task(client.run(RunRequest("import time\ntime.sleep(60)", run_timeout=60)))
             await asyncio.sleep(0.3)
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
             await client.run(RunRequest("print(1)"))
-            return time.monotonic() - begin
+            assert time.monotonic() - begin < 30
 
-        assert serve(work, workers=1) < 30
-
-    def test_what_runs_may_end_before_the_server_does(self) -> None:
-        async def work(server: SandboxServer, client: SandboxClient) -> RunResponse:
+    async def test_what_runs_may_end_before_the_server_does(self) -> None:
+        async with serving(grace_seconds=20.0) as (server, client):
             going = asyncio.create_task(client.run(RunRequest("import time\ntime.sleep(1)\nprint('done')")))
             await asyncio.sleep(0.5)
             await server.__aexit__()
-            return await going
-
-        found = serve(work, grace_seconds=20.0)
-        assert found.run_result.stdout == "done\n"
+            assert ran(await going).stdout == "done\n"
 
 
 class TestCommand:

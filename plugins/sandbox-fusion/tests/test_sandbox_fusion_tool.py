@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,17 @@ def shared_limits() -> Any:
     return shared_limit
 
 
+@asynccontextmanager
+async def running(*tools: CodeInterpreter) -> AsyncIterator[None]:
+    try:
+        for tool in tools:
+            await tool.start()
+        yield
+    finally:
+        for tool in tools:
+            await tool.stop()
+
+
 def answers(
     tool: CodeInterpreter,
     calls: Sequence[Mapping[str, Any]],
@@ -58,12 +70,8 @@ def answers(
     episode = context or make_episode_context(task)
 
     async def run() -> list[ToolResult]:
-        await tool.start()
-        try:
-            async with tool.open(task, episode) as session:
-                return [await session.call(ToolCall("code_interpreter", call)) for call in calls]
-        finally:
-            await tool.stop()
+        async with running(tool), tool.open(task, episode) as session:
+            return [await session.call(ToolCall("code_interpreter", call)) for call in calls]
 
     return asyncio.run(run())
 
@@ -244,48 +252,32 @@ class TestStart:
 class TestPlaces:
     """What `num_workers` and `rate_limit` bound in one process."""
 
-    def most_at_once(self, stub: HttpStub, expected: int, *tools: CodeInterpreter) -> int:
+    async def most_at_once(self, stub: HttpStub, expected: int, *tools: CodeInterpreter) -> int:
         def answer(request: dict[str, Any]) -> HttpReply:
             stub.meet(expected)
             return HttpReply(finished("ok\n"))
 
         stub.answer = answer
-
-        async def run() -> None:
-            for tool in tools:
-                await tool.start()
-            try:
-                calls = [tool.run(RunRequest("1")) for tool in tools for _ in range(12)]
-                await asyncio.gather(*calls)
-            finally:
-                for tool in tools:
-                    await tool.stop()
-
-        asyncio.run(run())
+        async with running(*tools):
+            await asyncio.gather(*(tool.run(RunRequest("1")) for tool in tools for _ in range(12)))
         return stub.most_at_once
 
-    def test_the_limit_of_the_run_holds_for_all_tools_of_a_sandbox(self, stub: HttpStub) -> None:
+    async def test_the_limit_of_the_run_holds_for_all_tools_of_a_sandbox(self, stub: HttpStub) -> None:
         shared = shared_limits()
         two = [make(stub.url, shared_limit=shared, num_workers=4, rate_limit=3) for _ in range(2)]
-        assert self.most_at_once(stub, 3, *two) == 3
+        assert await self.most_at_once(stub, 3, *two) == 3
 
-    def test_without_the_limit_of_the_run_only_workers_count(self, stub: HttpStub) -> None:
+    async def test_without_the_limit_of_the_run_only_workers_count(self, stub: HttpStub) -> None:
         options = {"num_workers": 4, "rate_limit": 1, "enable_global_rate_limit": False}
-        assert self.most_at_once(stub, 8, make(stub.url, **options), make(stub.url, **options)) == 8
+        assert await self.most_at_once(stub, 8, make(stub.url, **options), make(stub.url, **options)) == 8
 
-    def test_two_limits_under_one_name_are_an_error(self, stub: HttpStub) -> None:
-        async def run(*tools: CodeInterpreter) -> None:
-            try:
-                for tool in tools:
-                    await tool.start()
-            finally:
-                for tool in tools:
-                    await tool.stop()
-
+    async def test_two_limits_under_one_name_are_an_error(self, stub: HttpStub) -> None:
         shared = shared_limits()
         with pytest.raises(ConfigError, match=r"concurrency 3.*concurrency 4"):
-            asyncio.run(run(*(make(stub.url, shared_limit=shared, rate_limit=n) for n in (3, 4))))
-        asyncio.run(run(make(stub.url + "/other", shared_limit=shared, rate_limit=4)))
+            async with running(*(make(stub.url, shared_limit=shared, rate_limit=n) for n in (3, 4))):
+                pass
+        async with running(make(stub.url + "/other", shared_limit=shared, rate_limit=4)):
+            pass
 
     @pytest.mark.parametrize(
         "bad",
@@ -297,52 +289,34 @@ class TestPlaces:
             HttpReply(finished(status="SandboxError", run_result=None)),
         ],
     )
-    def test_a_call_that_fails_loses_no_place(self, stub: HttpStub, bad: HttpReply) -> None:
+    async def test_a_call_that_fails_loses_no_place(self, stub: HttpStub, bad: HttpReply) -> None:
         def answer(request: dict[str, Any]) -> HttpReply:
             stub.meet(3)
             return bad if request["code"] == "5" else HttpReply(finished(f"{request['code']}\n"))
 
         stub.answer = answer
         tool = make(stub.url, num_workers=3)
-
-        async def run() -> list[Any]:
-            await tool.start()
-            try:
-                async with tool.open(make_task(), make_episode_context()) as session:
-                    calls = (session.call(ToolCall("code_interpreter", {"code": str(n)})) for n in range(12))
-                    return await asyncio.gather(*calls, return_exceptions=True)
-            finally:
-                await tool.stop()
-
-        found = asyncio.run(run())
+        async with running(tool), tool.open(make_task(), make_episode_context()) as session:
+            calls = (session.call(ToolCall("code_interpreter", {"code": str(n)})) for n in range(12))
+            found: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(found.pop(5), ToolError)
         assert [result.text for result in found] == [f"{n}\n" for n in range(12) if n != 5]
         assert stub.most_at_once == 3
 
-    def test_a_busy_sandbox_holds_no_place(self, stub: HttpStub) -> None:
+    async def test_a_busy_sandbox_holds_no_place(self, stub: HttpStub) -> None:
         def answer(request: dict[str, Any]) -> HttpReply:
             again = sum(one["code"] == "busy" for one in stub.requests) > 2
             return HttpReply(finished("ok\n")) if request["code"] == "free" or again else HttpReply(b"", 503)
 
         stub.answer = answer
         tool = make(stub.url, num_workers=1, patience=60)
-
-        async def run() -> list[float]:
-            await tool.start()
-            try:
-                clock = asyncio.get_running_loop().time
-                busy = asyncio.create_task(tool.run(RunRequest("busy")))
-                while not stub.requests:  # noqa: ASYNC110 - the server is in another thread
-                    await asyncio.sleep(0.001)
-                await tool.run(RunRequest("free"))
-                first = clock()
-                await busy
-                return [first, clock()]
-            finally:
-                await tool.stop()
-
-        free, busy = asyncio.run(run())
-        assert free < busy
+        async with running(tool):
+            busy = asyncio.create_task(tool.run(RunRequest("busy")))
+            while not stub.requests:  # noqa: ASYNC110 - the server is in another thread
+                await asyncio.sleep(0.001)
+            await tool.run(RunRequest("free"))
+            assert not busy.done()
+            await busy
 
     async def test_a_cancelled_call_leaves_the_queue(self, stub: HttpStub) -> None:
         go = threading.Event()
@@ -353,9 +327,7 @@ class TestPlaces:
 
         stub.answer = answer
         tool = make(stub.url, num_workers=1)
-
-        await tool.start()
-        try:
+        async with running(tool):
             calls = [asyncio.create_task(tool.run(RunRequest(str(n)))) for n in range(3)]
             while not stub.requests:  # noqa: ASYNC110 - the server is in another thread
                 await asyncio.sleep(0.001)
@@ -363,8 +335,6 @@ class TestPlaces:
             calls[1].cancel()
             go.set()
             await calls[2]
-        finally:
-            await tool.stop()
         assert [request["code"] for request in stub.requests] == ["0", "2"]
 
 
