@@ -88,13 +88,10 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
     assert read_status(tmp_path / "none") is None
 
 
-def test_a_status_that_cannot_be_told_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def go() -> None:
+async def test_a_status_that_cannot_be_told_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         async with status_file(tmp_path, lambda: {}["none"]):
             await asyncio.sleep(0)
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(go())
     assert "the run's status can't be written" in caplog.text
 
 

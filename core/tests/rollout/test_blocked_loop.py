@@ -136,12 +136,9 @@ def test_tools_that_wait_as_they_should_are_not_warned_of(
     assert not caplog.records
 
 
-def test_a_tool_that_is_tried_without_a_rollout_is_warned_of_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_a_tool_that_is_tried_without_a_rollout_is_warned_of_too(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         box, task = ToolBox([ToolEntry("t", as_toolset(blocks, None, make_build_context()))]), make_task()
         async with box.open(task, make_episode_context(task)) as session:
             await session.answer([ToolCall("blocks", {})])
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(main())
     assert caplog.records[0].message.startswith("tool 'blocks' blocks the event loop")

@@ -414,16 +414,12 @@ def test_rewards_start_after_tools_and_stop_before_them() -> None:
     assert [what for what, _ in tools.events] == ["start", "stop"]
 
 
-def test_all_are_stopped_whatever_one_does() -> None:
+async def test_all_are_stopped_whatever_one_does() -> None:
     log: list[str] = []
     environment, tools = started(Started(log, "a"), Started(log, "b", breaks="stop"))
-
-    async def start_and_stop() -> None:
+    with pytest.raises(RuntimeError, match="stop of b"):
         await environment.start()
         await environment.stop()
-
-    with pytest.raises(RuntimeError, match="stop of b"):
-        asyncio.run(start_and_stop())
     assert log == ["start a", "start b", "stop b", "stop a"]
     assert [what for what, _ in tools.events] == ["start", "stop"]
 

@@ -40,13 +40,12 @@ class Server:
 
 
 @pytest.mark.parametrize("mode", ["crash", "transient", "hang"])
-def test_it_opens_after_failures_in_a_row_and_closes_after_a_probe(
-    scene: Any, virtual: Any, mode: str, caplog: pytest.LogCaptureFixture
+async def test_it_opens_after_failures_in_a_row_and_closes_after_a_probe(
+    scene: Any, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server(mode)
     tool = scene(server, POLICY)
-
-    async def main() -> None:
+    with caplog.at_level(logging.INFO, "toolrl"):
         for _ in range(3):
             assert (await tool.ask()).result.error != "unavailable"
         record = await tool.ask()
@@ -61,9 +60,6 @@ def test_it_opens_after_failures_in_a_row_and_closes_after_a_probe(
         server.mode = "ok"
         assert (await tool.ask()).result.text == "ok"
         assert (await tool.ask()).result.text == "ok"
-
-    with caplog.at_level(logging.INFO, "toolrl"):
-        virtual(main())
     said = [record.getMessage() for record in caplog.records if "circuit breaker" in record.getMessage()]
     assert said[0] == (
         "endpoint 'engine' fails: its circuit breaker is open; its calls are answered `unavailable` for 30 s"

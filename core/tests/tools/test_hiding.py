@@ -32,24 +32,20 @@ def hide(text: str) -> str:
     return text.replace(SECRET, "${KEY}")
 
 
-def test_what_a_crash_says_to_the_model_and_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_crash_says_to_the_model_and_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     def answer(call: ToolCall) -> str:
         raise ConnectionError(f"https://user:{SECRET}@host refused")
 
     box = ToolBox([ToolEntry("echo", RecordingToolset(answer))], hide=hide)
-
-    async def main() -> str:
-        async with box.open(make_task(), make_episode_context()) as session:
-            return (await session.answer([ToolCall("echo", {})]))[0].result.text
-
     with caplog.at_level(logging.INFO):
-        text = asyncio.run(main())
-    assert "https://user:${KEY}@host refused" in text
+        async with box.open(make_task(), make_episode_context()) as session:
+            (record,) = await session.answer([ToolCall("echo", {})])
+    assert "https://user:${KEY}@host refused" in record.result.text
     assert SECRET not in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["raised", "crash", "given", "cached"])
-def test_a_secret_is_taken_out_before_an_error_is_cut(scene: Any, kind: str) -> None:
+async def test_a_secret_is_taken_out_before_an_error_is_cut(scene: Any, kind: str) -> None:
     async def answer(call: ToolCall) -> ToolResult:
         text = "x" * (int(call.arguments["n"])) + SECRET + "y" * 500
         if kind in ("given", "cached"):
@@ -59,14 +55,11 @@ def test_a_secret_is_taken_out_before_an_error_is_cut(scene: Any, kind: str) -> 
     toolset = scene(answer, {}, names=["echo"], traits=ToolTraits(pure=True))
     policy = PolicyOptions(max_output_tokens=60, truncate="head", cache=5 if kind == "cached" else None)
     box = ToolBox([ToolEntry("echo", toolset, policy=policy)], cut=token_cut(FakeChatFormat()), hide=hide)
-
-    async def main() -> list[str]:
-        async with box.open(make_task(), make_episode_context()) as session:
-            return [(await session.answer([ToolCall("echo", {"n": n})]))[0].result.text for n in range(40)]
-
-    for text in asyncio.run(main()):
-        assert SECRET[:4] not in text
-        assert len(text) <= 60
+    async with box.open(make_task(), make_episode_context()) as session:
+        for n in range(40):
+            (record,) = await session.answer([ToolCall("echo", {"n": n})])
+            assert SECRET[:4] not in record.result.text
+            assert len(record.result.text) <= 60
 
 
 def test_what_a_failed_episode_keeps() -> None:

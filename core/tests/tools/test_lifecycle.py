@@ -107,7 +107,7 @@ async def test_each_stage_gets_its_kwargs_from_the_task_over_those_of_the_option
     ]
 
 
-def test_episodes_at_once_do_not_share_state() -> None:
+async def test_episodes_at_once_do_not_share_state() -> None:
     tool = Counter()
     box = box_of(tool)
 
@@ -119,10 +119,8 @@ def test_episodes_at_once_do_not_share_state() -> None:
                 await asyncio.sleep(0)
             return record.result.text
 
-    async def main() -> list[str]:
-        return await asyncio.gather(*(episode(number) for number in range(20)))
-
-    assert asyncio.run(main()) == [str(5 * number) for number in range(20)]
+    texts = await asyncio.gather(*map(episode, range(20)))
+    assert texts == [str(5 * number) for number in range(20)]
     assert tool.stages().count("create") == tool.stages().count("release") == 20
 
 
@@ -134,32 +132,25 @@ class FailsToCreate(Counter):
         raise OSError("no sandbox left")
 
 
-def test_what_was_created_is_released_where_another_tool_fails_to_open() -> None:
+async def test_what_was_created_is_released_where_another_tool_fails_to_open() -> None:
     good, bad = Counter(), FailsToCreate()
-
-    async def main() -> None:
+    with pytest.raises(ToolsetError, match="t1: opening a session failed: OSError: no sandbox left") as caught:
         async with box_of(good, bad).open(make_task(), make_episode_context()):
             pytest.fail("must not open")
-
-    with pytest.raises(ToolsetError, match="t1: opening a session failed: OSError: no sandbox left") as caught:
-        asyncio.run(main())
     assert (caught.value.fault, caught.value.where) == ("tool", "t1")
     assert good.stages() == ["create", "calc_reward", "release"]
     assert bad.stages() == ["create", "release"]  # There is no instance to reward.
 
 
 @pytest.mark.parametrize("value", [float("nan"), "high"])
-def test_a_reward_that_is_no_finite_number_is_the_tools_fault(value: Any) -> None:
+async def test_a_reward_that_is_no_finite_number_is_the_tools_fault(value: Any) -> None:
     class BadReward(Counter):
         async def calc_reward(self, instance_id: str, **kwargs: Any) -> Any:
             return value
 
-    async def main() -> None:
+    with pytest.raises(ToolsetError, match=r"t0: .*reward"):
         async with box_of(BadReward()).open(make_task(), make_episode_context()) as session:
             await session.rewards()
-
-    with pytest.raises(ToolsetError, match=r"t0: .*reward"):
-        asyncio.run(main())
 
 
 async def test_a_cancellation_does_not_cut_a_release_short() -> None:
@@ -294,17 +285,14 @@ def test_a_tool_without_a_spec_or_execute_says_what_to_write() -> None:
         as_toolset(Idle, None, make_build_context())
 
 
-def test_create_must_give_messages() -> None:
+async def test_create_must_give_messages() -> None:
     class Bad(Counter):
         async def create(self, instance_id: str, start: int = 0, **kwargs: Any) -> Any:
             return 3
 
-    async def main() -> None:
+    with pytest.raises(ToolsetError, match=r"create\(\) returned int 3, expected None, a text"):
         async with box_of(Bad()).open(make_task(), make_episode_context()):
             pass
-
-    with pytest.raises(ToolsetError, match=r"create\(\) returned int 3, expected None, a text"):
-        asyncio.run(main())
 
 
 def test_a_spec_in_the_openai_form() -> None:

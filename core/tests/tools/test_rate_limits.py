@@ -115,22 +115,18 @@ def test_a_cancellation_at_any_step_leaks_nothing(seed: int) -> None:
     asyncio.run(main())
 
 
-def test_a_rate_lets_a_burst_begin_and_then_so_many_a_second() -> None:
+async def test_a_rate_lets_a_burst_begin_and_then_so_many_a_second() -> None:
     limit = RateLimit(2.0, burst=3)
     begun: list[tuple[int, float]] = []
+    clock = asyncio.get_running_loop().time
 
-    async def main() -> None:
-        clock = asyncio.get_running_loop().time
+    async def worker(number: int) -> None:
+        await limit.take()
+        begun.append((number, clock()))
 
-        async def worker(number: int) -> None:
-            await limit.take()
-            begun.append((number, clock()))
-
-        await asyncio.gather(*(worker(number) for number in range(6)))
-        await asyncio.sleep(60)  # The bucket fills, and no further than to its burst.
-        await asyncio.gather(*(worker(number) for number in range(6, 11)))
-
-    run_in_virtual_time(main())
+    await asyncio.gather(*(worker(number) for number in range(6)))
+    await asyncio.sleep(60)  # The bucket fills, and no further than to its burst.
+    await asyncio.gather(*(worker(number) for number in range(6, 11)))
     assert [number for number, _ in begun] == list(range(11))
     assert [round(at, 6) for _, at in begun] == [0, 0, 0, 0.5, 1, 1.5, 61.5, 61.5, 61.5, 62, 62.5]
 
