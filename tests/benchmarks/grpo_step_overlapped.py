@@ -102,8 +102,13 @@ class OverlappedSide(OurSide):
             "algorithm": {"group_size": size},
         }
         loop = TrainingLoop(
-            Config.model_validate(config), self._trainer, supply, self._engine, watch, _NothingSaved(),  # type: ignore[arg-type]
-        )  # fmt: skip
+            trainer=self._trainer,
+            engine=self._engine,
+            events=watch,  # type: ignore[arg-type]
+            saver=_NothingSaved(),  # type: ignore[arg-type]
+            config=Config.model_validate(config),
+            batches=supply,
+        )
         watch.loop = asyncio.create_task(loop.run())
         await asyncio.gather(watch.loop, return_exceptions=True)
         if not watch.loop.cancelled():
