@@ -169,7 +169,7 @@ async def program_under_test(folder: Path) -> AsyncIterator[Ask]:
     except ConfigError as error:
         pytest.skip(str(error))
     await sandbox.start()
-    run = trials.Trials(sandbox, trials.TrialLimits(SECONDS, 256, 0.0))
+    run = trials.Trials(sandbox, seconds=SECONDS, memory_mb=256, tolerance=0.0)
 
     async def ask(number: int, how: Sequence[str]) -> int | None:
         calls = range(number, number + 3)

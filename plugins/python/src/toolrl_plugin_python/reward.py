@@ -23,7 +23,7 @@ from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import CodeOptions, PythonOptions
 from toolrl_plugin_python.sandbox import Sandbox
 from toolrl_plugin_python.tool import settings_of
-from toolrl_plugin_python.trials import KINDS, TrialLimits, Trials, Verdict
+from toolrl_plugin_python.trials import KINDS, Trials, Verdict
 
 _ATTEMPTS = 2
 """Of a case that the sandbox couldn't run."""
@@ -83,9 +83,13 @@ class CodeReward:
                 settings, found = await asyncio.to_thread(detection.detect, options.isolation, wanted)
                 level = logging.WARNING if settings.mode == NONE else logging.INFO
                 _log.log(level, "reward %r: isolation: %s", self._name, found.text)
-                limits = TrialLimits(options.timeout, options.memory_mb, options.tolerance)
-                folders = paths.package_paths(options.packages)[1]
-                self._trials = Trials(Sandbox(settings, found), limits, folders)
+                self._trials = Trials(
+                    Sandbox(settings, found),
+                    seconds=options.timeout,
+                    memory_mb=options.memory_mb,
+                    tolerance=options.tolerance,
+                    search_path=paths.package_paths(options.packages)[1],
+                )
             return self._trials
 
     async def _verdicts(self, trials: Trials, cases: Sequence[Case], program: str, task: str) -> list[Verdict]:

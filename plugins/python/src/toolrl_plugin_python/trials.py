@@ -25,7 +25,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,24 +57,24 @@ class Verdict:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialLimits:
-    """What each case may use."""
-
-    seconds: float
-    """Of processor time."""
-    memory_mb: int
-    tolerance: float
-    """Of decimal numbers."""
-
-
 class Trials:
     """Runs cases in one sandbox; `search_path` are folders of packages that programs can import."""
 
-    def __init__(self, sandbox: Sandbox, limits: TrialLimits, search_path: Sequence[str] = ()) -> None:
+    def __init__(
+        self, sandbox: Sandbox, *, seconds: float, memory_mb: int, tolerance: float, search_path: Sequence[str] = ()
+    ) -> None:
+        """Each case may use so many `seconds` of processor time. `tolerance` is that of decimal numbers."""
         self.sandbox = sandbox
-        self._limits = limits
-        self._clock = CLOCK_TIMES * limits.seconds + CLOCK_EXTRA
+        self._tolerance = tolerance
+        self._limits = ProgramLimits(
+            wall_seconds=CLOCK_TIMES * seconds + CLOCK_EXTRA,
+            cpu_seconds=seconds,
+            memory_mb=memory_mb,
+            processes=16,
+            file_mb=32,
+            scratch_mb=64,
+            output_bytes=_SPARE_OUTPUT,
+        )
         self._python = [interpreter(), "-s", "-S", "-P", "-B"]
         self._env = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         if search_path:
@@ -86,28 +86,16 @@ class Trials:
             return await self._printed(case, source)
         return await self._called(case, source)
 
-    def _program_limits(self, output_bytes: int = _SPARE_OUTPUT) -> ProgramLimits:
-        limits = self._limits
-        return ProgramLimits(
-            wall_seconds=self._clock,
-            cpu_seconds=limits.seconds,
-            memory_mb=limits.memory_mb,
-            processes=16,
-            file_mb=32,
-            scratch_mb=64,
-            output_bytes=output_bytes,
-        )
-
     # A whole program.
 
     async def _printed(self, case: OutputCase, source: str) -> Verdict:
-        limits = self._program_limits(2 * len(case.expected.encode(errors="replace")) + _SPARE_OUTPUT)
+        output_bytes = 2 * len(case.expected.encode(errors="replace")) + _SPARE_OUTPUT
         done = await self.sandbox.run(
             [*self._python, "solution.py"],
             files={"solution.py": _bytes(source)},
             stdin=_bytes(case.stdin),
             env=self._env,
-            limits=limits,
+            limits=replace(self._limits, output_bytes=output_bytes),
         )
         if done.timed_out:
             return Verdict("timeout")
@@ -116,7 +104,7 @@ class Trials:
         if done.exit_code != 0:
             return Verdict("error", done.stderr[-300:].decode("utf-8", errors="replace"))
         text = done.stdout.decode("utf-8", errors="replace")
-        return Verdict("passed" if same_output(text, case.expected, self._limits.tolerance) else "wrong")
+        return Verdict("passed" if same_output(text, case.expected, self._tolerance) else "wrong")
 
     # A function, called from here or by a test program.
 
@@ -127,7 +115,7 @@ class Trials:
             if isinstance(case, AssertCase):
                 tester = await stack.enter_async_context(self._talk("test"))
             try:
-                async with asyncio.timeout(self._clock):
+                async with asyncio.timeout(self._limits.wall_seconds):
                     loaded = await _ask(solver, dumps({"load": source}))
                     if loaded is None:
                         return _gone(await solver.end())
@@ -152,7 +140,7 @@ class Trials:
         said = await asyncio.to_thread(_read, raw)
         if kind != b"value" or "value" not in said:
             return Verdict("error", _raised(said))
-        right = any(same_value(said["value"], expected, self._limits.tolerance) for expected in case.expected)
+        right = any(same_value(said["value"], expected, self._tolerance) for expected in case.expected)
         return Verdict("passed" if right else "wrong")
 
     def _talk(self, role: str) -> AbstractAsyncContextManager[LineProgram]:
@@ -161,7 +149,7 @@ class Trials:
             [*self._python, "helpers/main.py", role],
             files={"helpers/main.py": Path(trial_child.__file__).read_bytes()},
             env=self._env,
-            limits=self._program_limits(),
+            limits=self._limits,
         )
 
 

@@ -166,7 +166,7 @@ def kernel_walls() -> str:
     with contextlib.suppress(OSError, KeyError, AttributeError):  # a kernel or a machine that has none
         system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         if landlock.version():
-            landlock.restrict(landlock.Paths(_readable(), [], []))
+            landlock.restrict(_readable(), [], [])
             standing.append("Landlock")
         seccomp.install(seccomp.Rules(processes=False, signals=False, metadata=False, timers=False))
         standing.append("seccomp")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -28,25 +28,25 @@ _QUERY = {"type": "string", "description": "What to look for."}
 
 def make_search(options: SearchOptions, context: BuildContext) -> SearchToolset:
     """The tool `search`, with one argument for the model, `query`."""
-    description = options.description or SEARCH_DESCRIPTION
-    schema = {"type": "object", "properties": {"query": _QUERY}, "required": ["query"]}
-    return SearchToolset(ToolSpec("search", description, schema), options, options.format or "text", context.where)
+    return SearchToolset("search", {"query": _QUERY}, options, options.format or "text", context.where)
 
 
 def make_query_rag(options: SearchOptions, context: BuildContext) -> SearchToolset:
     """The tool `query_rag(query, topk)`."""
-    description = options.description or SEARCH_DESCRIPTION
     topk = {"type": "integer", "description": "How many passages to return.", "default": options.topk}
-    schema = {"type": "object", "properties": {"query": _QUERY, "topk": topk}, "required": ["query"]}
-    return SearchToolset(ToolSpec("query_rag", description, schema), options, options.format or "json", context.where)
+    arguments = {"query": _QUERY, "topk": topk}
+    return SearchToolset("query_rag", arguments, options, options.format or "json", context.where)
 
 
 class SearchToolset:
     """The toolset of one tool, and its session in every episode: nothing is kept from one call to the next. One
     retriever serves all episodes of a process, so that calls of many go together."""
 
-    def __init__(self, spec: ToolSpec, options: SearchOptions, form: str, where: str = "") -> None:
-        self.spec = spec
+    def __init__(
+        self, name: str, arguments: Mapping[str, Any], options: SearchOptions, form: str, where: str = ""
+    ) -> None:
+        schema = {"type": "object", "properties": arguments, "required": ["query"]}
+        self.spec = ToolSpec(name, options.description or SEARCH_DESCRIPTION, schema)
         self.options = options
         self._form = form
         self._retriever = make_retriever(options, where)

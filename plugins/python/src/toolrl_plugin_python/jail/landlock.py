@@ -8,7 +8,6 @@ import os
 import stat
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from toolrl_plugin_python.jail import system
 
@@ -35,17 +34,6 @@ def version() -> int:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """What may be opened, each with all below it."""
-
-    readable: Iterable[str]
-    writable: Iterable[str]
-    devices: Iterable[str]
-    listable: Iterable[str] = ()
-    """Folders whose names may be listed."""
-
-
 def without(readable: Iterable[str], hidden: Iterable[str]) -> tuple[list[str], list[str]]:
     """Paths that cover what is readable and not hidden, and the folders that had to be taken apart for that: a rule
     can't take away what another one gives."""
@@ -67,9 +55,12 @@ def without(readable: Iterable[str], hidden: Iterable[str]) -> tuple[list[str], 
     return list(found), list(parted)
 
 
-def restrict(paths: Paths) -> None:
-    """From now on open only what lies at or below these paths; no_new_privs has to be set. Network ports, abstract
-    sockets and signals to processes outside go too, where the kernel can. Raises OSError."""
+def restrict(
+    readable: Iterable[str], writable: Iterable[str], devices: Iterable[str], listable: Iterable[str] = ()
+) -> None:
+    """From now on open only what lies at or below these paths, and list the names in the folders `listable`;
+    no_new_privs has to be set. Network ports, abstract sockets and signals to processes outside go too, where the
+    kernel can. Raises OSError."""
     known = version()
     if known < 1:
         raise OSError(errno.EOPNOTSUPP, "the kernel has no Landlock")
@@ -81,10 +72,10 @@ def restrict(paths: Paths) -> None:
     ruleset = system.call("landlock_create_ruleset", raw, len(raw), 0)
     try:
         for group, access in (
-            (paths.readable, READ),
-            (paths.listable, _READ_DIR),
-            (paths.writable, handled),
-            (paths.devices, WRITE_DEVICE),
+            (readable, READ),
+            (listable, _READ_DIR),
+            (writable, handled),
+            (devices, WRITE_DEVICE),
         ):
             for path in group:
                 _allow(ruleset, path, access & handled)

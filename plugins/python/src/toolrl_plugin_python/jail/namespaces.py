@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolrl_plugin_python.jail import mounts, system
@@ -94,15 +96,14 @@ def _enter_as_root(settings: Settings, scratch_mb: int) -> None:
         _map_ids(proc, user, user)
 
 
-class _own_proc:  # noqa: N801 - used as a function
+@contextmanager
+def _own_proc() -> Iterator[int]:
     """This process's folder of /proc, kept open over a change of root."""
-
-    def __enter__(self) -> int:
-        self._handle = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return self._handle
-
-    def __exit__(self, *error: object) -> None:
-        os.close(self._handle)
+    handle = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _map_ids(proc: int, user: int, group: int) -> None:

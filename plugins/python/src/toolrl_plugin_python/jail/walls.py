@@ -53,14 +53,14 @@ def enter(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
     system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
     if settings.mode == NAMESPACES:
         if landlock.version():
-            landlock.restrict(landlock.Paths(["/"], list(mounts.WRITABLE), mounts.DEVICES))
+            landlock.restrict(["/"], list(mounts.WRITABLE), mounts.DEVICES)
         seccomp.install(seccomp.Rules(timers=not limits.renewed))
         return
     known = landlock.version()
     if known < landlock.NEEDED_ALONE:
         raise OSError(errno.EOPNOTSUPP, f"Landlock has version {known}, {landlock.NEEDED_ALONE} is needed")
     readable, parted = landlock.without(settings.readable, settings.hidden)
-    landlock.restrict(landlock.Paths([*readable, mounts.ZERO], [place.scratch], mounts.DEVICES, parted))
+    landlock.restrict([*readable, mounts.ZERO], [place.scratch], mounts.DEVICES, parted)
     apart = place.user is not None
     signals = apart or known >= landlock.SCOPES_SIGNALS
     seccomp.install(seccomp.Rules(processes=apart, signals=signals, metadata=apart, timers=not limits.renewed))
