@@ -41,7 +41,8 @@ class Imports:
             self.settings.remark(f"{path} can't be read as Python: {error}")
             return
         for name in _imported(tree, self.package(file)):
-            own = self.own(name) or self.own(name.rpartition(".")[0])
+            module = name.rpartition(".")[0]
+            own = self.own(name) or (self.own(module) if module else None)
             if own is not None:
                 self.look(own)
             elif name.partition(".")[0] in self.tops and not self._has(name):
