@@ -27,7 +27,7 @@ MAX_QUERY_WORDS = 512
 """Of a query, so many words count."""
 _BLOCK = 64
 _ROUNDING = 1e-9
-"""The share by which a sum of bounds may be too small."""
+"""Of the most that a query can reach: more than sums and bounds lose by rounding."""
 Array = np.ndarray[Any, Any]
 
 
@@ -123,7 +123,7 @@ class Bm25Index(Index):
 def _best(terms: list[_Term], sums: Array, topk: int) -> list[tuple[int, float]]:
     """The best passages. `sums` are zeros, and are so again afterwards."""
     most = [term.most for term in terms]
-    rest = [(1 + _ROUNDING) * sum(most[place:]) for place in range(len(terms) + 1)]
+    rest = [sum(most[place:]) + _ROUNDING * sum(most) for place in range(len(terms) + 1)]
     bar = 0.0
     """So much the last of the best has at least."""
     added = 0
