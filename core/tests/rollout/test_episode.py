@@ -239,24 +239,27 @@ def test_a_failures_traceback_begins_at_the_authors_frame() -> None:
     assert causes[1].startswith(f'  File "{__file__}"')
 
 
-def test_an_inexact_engine_stops_the_run() -> None:
-    class Inexact(ScriptedEngine):
-        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
-            return Generation((1, 2), (-0.5,), "stop", versions=(0, 0))
+class Gives(ScriptedEngine):
+    """Samples the same, whatever it is asked for."""
 
-    with pytest.raises(ExactnessError, match="2 ids"):
-        play(["x"], engine=Inexact(["x"]))
+    def __init__(self, generation: Generation) -> None:
+        super().__init__(["x"])
+        self._given = generation
+
+    async def generate(self, *args: Any, **kwargs: Any) -> Generation:
+        return self._given
 
 
-def test_more_tokens_than_asked_for_stop_the_run() -> None:
-    count = LIMITS.max_turn_tokens + 1
-
-    class Inexact(ScriptedEngine):
-        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
-            return Generation((1,) * count, (-0.5,) * count, "length", versions=(0,) * count)
-
-    with pytest.raises(ExactnessError, match=f"{count} tokens with finish 'length'"):
-        play(["x"], engine=Inexact(["x"]))
+@pytest.mark.parametrize(
+    ("generation", "said"),
+    [
+        (Generation((1, 2), (-0.5,), "stop", versions=(0, 0)), "2 ids"),
+        (Generation((1,) * 201, (-0.5,) * 201, "length", versions=(0,) * 201), "201 tokens with finish 'length'"),
+    ],
+)
+def test_an_inexact_engine_stops_the_run(generation: Generation, said: str) -> None:
+    with pytest.raises(ExactnessError, match=said):
+        play(["x"], engine=Gives(generation))
 
 
 def test_a_stop_without_a_token_after_which_a_turn_goes_on_stops_the_run() -> None:
@@ -370,10 +373,6 @@ def test_the_conversation_holds_the_answers_of_the_last_turn_too() -> None:
 
 
 def test_an_aborted_generation_ends_the_episode_as_such() -> None:
-    class Aborting(ScriptedEngine):
-        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
-            return Generation((ord("x"),), (-0.5,), "abort", versions=(0,))
-
-    episode, _ = play(["x"], engine=Aborting(["x"]))
+    episode, _ = play(["x"], engine=Gives(Generation((ord("x"),), (-0.5,), "abort", versions=(0,))))
     assert episode.stop_reason == "aborted"
     assert episode.failure is None

@@ -21,7 +21,7 @@ from toolrl.tools.function import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import Generation, Sampling
-from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=2000)
 
@@ -127,43 +127,21 @@ def test_a_wave_is_as_large_as_what_is_in_flight() -> None:
     assert names == [["t0", "t1"], ["t0", "t2"], ["t0"]]
 
 
-class FewSessions:
+class FewSessions(RecordingToolset):
     """A toolset with so many sessions for all episodes."""
 
     def __init__(self, sessions: int) -> None:
-        self.places = asyncio.Semaphore(sessions)
-
-    async def start(self) -> None:
-        pass
-
-    async def stop(self) -> None:
-        pass
+        super().__init__()
+        self._places = asyncio.Semaphore(sessions)
 
     def open(self, task: Any, episode: Any) -> Any:
-        places = self.places
+        opening: Any = super().open(task, episode)
+        opening.wait_turn = self._places.acquire
+        return opening
 
-        class Opening:
-            async def wait_turn(self) -> None:
-                await places.acquire()
-
-            async def __aenter__(self) -> Any:
-                return NoTools()
-
-            async def __aexit__(self, *error: object) -> None:
-                places.release()
-
-        return Opening()
-
-
-class NoTools:
-    def specs(self) -> tuple[()]:
-        return ()
-
-    async def call(self, call: Any) -> Any:
-        raise AssertionError("there is no tool")
-
-    async def reward(self) -> None:
-        return None
+    def _note(self, event: str, subject: str = "") -> None:
+        if event == "close":
+            self._places.release()
 
 
 def few_sessions(sessions: int, concurrency: int) -> list[Any]:
@@ -171,7 +149,7 @@ def few_sessions(sessions: int, concurrency: int) -> list[Any]:
 
     async def main() -> list[Any]:
         engine = Company(["no"] * 6, 0)
-        box = ToolBox([ToolEntry("few", FewSessions(sessions))])  # type: ignore[arg-type]
+        box = ToolBox([ToolEntry("few", FewSessions(sessions))])
         env = Environment("default", PARSER, FakeChatFormat(), box)  # type: ignore[arg-type]
         runner = Runner(engine, {"default": env}, concurrency=concurrency, lockstep=True, max_error_rate=1.0)
         (group,) = await runner.run([make_task("x", id="x")], 6, LIMITS, round_id="train-1")

@@ -68,25 +68,21 @@ async def test_starts_that_fail_say_why(
     await toolset.stop()
 
 
-async def test_a_server_that_says_nothing_has_a_time_limit(rig: Any) -> None:
-    toolset = rig.toolset(rig.options("mute", start_timeout=1.0))
-    with pytest.raises(ToolsetError, match=r"not ready within 1 s \(start_timeout\)"):
-        await toolset.start()
-    await toolset.stop()
-
-
 @pytest.mark.parametrize(
-    ("server", "problem"),
+    ("modes", "server", "problem"),
     [
-        ({"command": "no-such-program"}, "no program 'no-such-program' on PATH"),
-        ({"command": "/no/such/program"}, "can't be run: No such file"),
-        ({"command": "/"}, "can't be run: Permission denied"),
-        ({"command": sys.executable, "cwd": "/no/such/folder"}, "cwd '/no/such/folder' is no folder"),
-        ({"command": sys.executable, "args": ["a\0b"]}, "null byte"),
+        ([], {"command": "no-such-program"}, "no program 'no-such-program' on PATH"),
+        ([], {"command": "/no/such/program"}, "can't be run: No such file"),
+        ([], {"command": "/"}, "can't be run: Permission denied"),
+        ([], {"command": sys.executable, "cwd": "/no/such/folder"}, "cwd '/no/such/folder' is no folder"),
+        ([], {"command": sys.executable, "args": ["a\0b"]}, "null byte"),
+        (["mute"], None, r"not ready within 1 s \(start_timeout\)"),
     ],
 )
-async def test_commands_that_cant_be_run(rig: Any, server: dict[str, Any], problem: str) -> None:
-    toolset = rig.toolset(rig.options(server=server))
+async def test_commands_that_cant_be_run_or_say_nothing(
+    rig: Any, modes: list[str], server: dict[str, Any] | None, problem: str
+) -> None:
+    toolset = rig.toolset(rig.options(*modes, server=server, start_timeout=1.0))
     with pytest.raises(ToolsetError, match=problem):
         await toolset.start()
     await toolset.stop()

@@ -185,8 +185,8 @@ class Refusing(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("kind", ["streamable-http", "sse"])
 @pytest.mark.parametrize("status", [200, 401, 404, 500])
-def test_a_url_that_is_no_mcp_server(rig: Any, kind: str, status: int) -> None:
-    async def work() -> None:
+async def test_a_url_that_is_no_mcp_server(rig: Any, kind: str, status: int) -> None:
+    with answering(Refusing) as url:
         entry = {"url": f"{url}/{status}", "type": kind, "headers": {"Authorization": "Bearer hunter2"}}
         toolset = rig.toolset(rig.options(server=entry, start_timeout=3.0))
         with pytest.raises(ToolsetError, match="MCP server 'raw' didn't start: ") as caught:
@@ -194,9 +194,6 @@ def test_a_url_that_is_no_mcp_server(rig: Any, kind: str, status: int) -> None:
         assert str(status) in str(caught.value) or status == 200
         assert "Is it running, and are its `url`, `type` and `headers` right?" in str(caught.value)
         assert "hunter2" not in str(caught.value)
-
-    with answering(Refusing) as url:
-        rig.run(work)
 
 
 class Hostile(Refusing):
@@ -250,17 +247,14 @@ class Hostile(Refusing):
         ("hangs_up", "RemoteProtocolError"),
     ],
 )
-def test_a_hostile_url(rig: Any, kind: str, path: str, problem: str) -> None:
-    async def work() -> None:
+async def test_a_hostile_url(rig: Any, kind: str, path: str, problem: str) -> None:
+    Hostile.sent = 0
+    with answering(Hostile) as url:
         entry = {"url": f"{url}/{path}?key=hunter2", "type": kind}
         toolset = rig.toolset(rig.options(server=entry, max_message_bytes=2**16))
         with pytest.raises(ToolsetError, match=f"(?s)MCP server 'raw' didn't start: .*{problem}") as caught:
             await toolset.start()
         assert "hunter2" not in str(caught.value)
-
-    Hostile.sent = 0
-    with answering(Hostile) as url:
-        rig.run(work)
     assert Hostile.sent < 20_000_000
 
 

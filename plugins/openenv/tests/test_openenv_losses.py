@@ -128,37 +128,35 @@ async def test_an_action_that_costs_the_session_ends_an_episode_of_tools_as_play
             assert await session.rewards() == []
 
 
+def second(answer: Any) -> Any:
+    """Gives this to the second step."""
+    return lambda env, message: answer if steps_of(message) and env.count == 1 else None
+
+
+def twice(env: Any, message: Any) -> Any:
+    """Gives the first step's answer twice."""
+    return [env.step(message["data"])] * 2 if steps_of(message) and env.count == 0 else None
+
+
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("script", "said"),
     [
-        ("nonsense", "isn't JSON"),
-        ('{"type": "observation", "data": {"observation": {}, "reward": NaN}}', "finite"),
-        (error("SESSION_ERROR", "the environment is gone"), "the environment is gone"),
-        ({"type": "state", "data": {}}, "state"),
+        (second("nonsense"), "isn't JSON"),
+        (second('{"type": "observation", "data": {"observation": {}, "reward": NaN}}'), "finite"),
+        (second(error("SESSION_ERROR", "the environment is gone")), "the environment is gone"),
+        (second({"type": "state", "data": {}}), "state"),
+        (twice, "no request asked for"),
     ],
 )
-async def test_nonsense_in_the_midst_of_an_episode_fails_it(answer: Any, said: str) -> None:
+async def test_nonsense_in_the_midst_of_an_episode_fails_it(script: Any, said: str) -> None:
     async with FakeServer(tools=TOOLS).running() as server:
-        server.script = lambda env, message: answer if steps_of(message) and env.count == 1 else None
-        async with box_of(options(server.url)) as box, episode(box) as session:
-            await session.answer([COUNT])
-            (record,) = await session.answer([COUNT])
-            assert (record.result.error, record.result.done) == ("unavailable", True)
-            with pytest.raises(ToolsetError, match=said):
-                await session.rewards()
-
-
-async def test_an_answer_that_comes_twice_is_not_that_of_the_next_step() -> None:
-    async with FakeServer(tools=TOOLS).running() as server:
-        server.script = lambda env, message: (
-            [env.step(message["data"])] * 2 if steps_of(message) and env.count == 0 else None
-        )
+        server.script = script
         async with box_of(options(server.url)) as box, episode(box) as session:
             (first,) = await session.answer([COUNT])
             assert first.result.text == "1"
-            (second,) = await session.answer([COUNT])
-            assert (second.result.error, second.result.done) == ("unavailable", True)
-            with pytest.raises(ToolsetError, match="no request asked for"):
+            (record,) = await session.answer([COUNT])
+            assert (record.result.error, record.result.done) == ("unavailable", True)
+            with pytest.raises(ToolsetError, match=said):
                 await session.rewards()
 
 

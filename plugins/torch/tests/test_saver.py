@@ -24,7 +24,7 @@ CONFIG = {"trainer": {"learning_rate": 1e-3, "steps": 4}, "sft": None, "run": {"
 
 def make_saver(tiny: Any, folder: Path, policy: Any = None, **changes: Any) -> Saver:
     trainer = tiny.fine_tuner(folder, policy or tiny.policy(), learning_rate=1e-2, weight_decay=0.1)
-    return Saver(trainer, folder / "checkpoints", changes.get("keep", 2), FixedRows(2), changes.get("config", CONFIG))
+    return Saver(trainer, folder / "checkpoints", 2, FixedRows(2), changes.get("config", CONFIG))
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["whole", "adapter"])
@@ -71,14 +71,6 @@ def test_without_a_checkpoint_the_run_begins_at_the_start(tiny: Any, tmp_path: P
     assert saver.restore() == 0
     assert saver.trainer.step == 0
     assert all(value.equal(before[name]) for name, value in saver.trainer.policy.model.state_dict().items())
-
-
-def test_only_the_last_are_kept(tiny: Any, tmp_path: Path) -> None:
-    saver = make_saver(tiny, tmp_path, keep=1)
-    for _ in range(3):
-        saver.trainer.update(BATCH)
-        saver.save()
-    assert [path.name for path in saver.directory.iterdir()] == ["step-000003"]
 
 
 def test_another_batch_size_is_refused(tiny: Any, tmp_path: Path) -> None:
