@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -33,8 +34,6 @@ SETTLE_SECONDS = 120.0
 BEGIN_SECONDS = 30.0
 """How long a job's walls may take to stand, on a machine that is busy."""
 STOP_SECONDS = 10.0
-SEND_SECONDS = 10.0
-"""How long a message may wait for the keeper, where some hundreds wait already."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -96,6 +95,8 @@ class KeeperProcess:
         self.settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._running: dict[int, Running] = {}
+        self._queue: deque[tuple[bytes, list[int]]] = deque()
+        """Messages that wait, with copies of their descriptors."""
         self._count = 0
         self._dead = False
         self._scratch: Path | None = None
@@ -117,7 +118,7 @@ class KeeperProcess:
             settings = replace(settings, scratch_base=str(self._scratch))
         self._start_process(settings)
         self._settled: asyncio.Future[None] = self._loop.create_future()
-        self._socket.settimeout(SEND_SECONDS)
+        self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_message)
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
@@ -225,15 +226,31 @@ class KeeperProcess:
                 remove_tree(self._scratch)  # the keeper removes what is in it, unless it was killed
 
     def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        if not self._dead:
+        if self._dead:
+            return
+        self._queue.append((json.dumps(message).encode(), [os.dup(number) for number in descriptors]))
+        if len(self._queue) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._queue:
+            message, descriptors = self._queue[0]
             try:
-                socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
+                socket.send_fds(self._socket, [message], descriptors)
+            except BlockingIOError:
+                self._loop.add_writer(self._socket, self._flush)
+                return
             except OSError:
                 self._lose("")
+                return
+            _close_all(self._queue.popleft()[1])
+        self._loop.remove_writer(self._socket)
 
     def _on_message(self) -> None:
         try:
             raw = self._socket.recv(_MAX_MESSAGE)
+        except BlockingIOError:
+            return
         except OSError:
             raw = b""
         if not raw:
@@ -261,7 +278,10 @@ class KeeperProcess:
         """The connection is over, and every job with it."""
         self._dead = True
         self._loop.remove_reader(self._socket)
+        self._loop.remove_writer(self._socket)
         self._socket.close()
+        while self._queue:
+            _close_all(self._queue.popleft()[1])
         said = os.pread(self._errors.fileno(), 2000, max(0, os.fstat(self._errors.fileno()).st_size - 2000))
         why = why or f"it died: {said.decode(errors='replace').strip() or 'no reason is known'}"
         error = KeeperError(f"the keeper of isolated programs isn't there any more: {why}")
@@ -272,3 +292,9 @@ class KeeperProcess:
             self._settled.set_exception(error)
         self._settled.exception()  # it may have no other reader
         self._running.clear()
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for number in descriptors:
+        with suppress(OSError):
+            os.close(number)
