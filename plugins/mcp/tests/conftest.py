@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -166,15 +166,6 @@ class Rig:
         """One call in an episode of its own."""
         async with self.episode(toolset) as session:
             return (await session.call(ToolCall(name, arguments))).text
-
-    def run(self, work: Callable[[], Coroutine[Any, Any, None]], *, seconds: float = 400) -> None:
-        """To its end, which has to come some time."""
-
-        async def limited() -> None:
-            async with asyncio.timeout(seconds):
-                await work()
-
-        asyncio.run(limited())
 
 
 @pytest.fixture

@@ -126,13 +126,10 @@ async def test_a_start_that_is_cancelled_twice_leaves_nothing(rig: Any) -> None:
 # What servers write.
 
 
-def test_noise_on_stdout_is_passed_over(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
+async def test_noise_on_stdout_is_passed_over(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         async with rig.started(rig.options("noisy")) as toolset:
             assert await rig.call(toolset, "echo", a="ä\n\u2028") == '{"a": "ä\\n\u2028"}'
-
-    with caplog.at_level(logging.WARNING):
-        rig.run(work)
     told = [record for record in caplog.records if "prints on stdout" in record.message]
     assert len(told) == 1  # once, not a line each
 

@@ -201,18 +201,14 @@ async def test_a_lost_call_is_made_again_where_that_does_no_harm(rig: Any) -> No
 # Secrets.
 
 
-def test_secrets_stay_out_of_errors_and_logs(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_stay_out_of_errors_and_logs(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
     server = {"command": sys.executable, "args": [rig.toy], "env": {"KEY": "hunter2-secret"}}
-
-    async def work() -> None:
+    with caplog.at_level(logging.DEBUG):
         async with rig.started(rig.options(server=server)) as toolset:
             await rig.call(toolset, "say", text="my key is hunter2-secret")
             with pytest.raises(ToolError, match="was lost during the call"):
                 await rig.call(toolset, "crash")
             assert await rig.call(toolset, "environment", name="KEY") == "hunter2-secret"  # an answer is no error
-
-    with caplog.at_level(logging.DEBUG):
-        rig.run(work)
     assert "my key is ***" in caplog.text
     assert "hunter2-secret" not in "".join(
         record.getMessage() for record in caplog.records if record.name.startswith("toolrl")
@@ -220,11 +216,10 @@ def test_secrets_stay_out_of_errors_and_logs(rig: Any, caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("toy", ["streamable-http", "sse"], indirect=True)
-def test_headers_and_keys_stay_out_of_logs(rig: Any, toy: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_headers_and_keys_stay_out_of_logs(rig: Any, toy: Any, caplog: pytest.LogCaptureFixture) -> None:
     server, process = toy
     secret = {"url": f"{server['url']}?key=hunter2-query", "headers": {"Authorization": "Bearer hunter2-header"}}
-
-    async def work() -> None:
+    with caplog.at_level(logging.DEBUG):
         async with rig.started(rig.options(server=secret)) as toolset:
             assert await rig.call(toolset, "add", a=1, b=2) == "3"
             process.kill()
@@ -234,9 +229,6 @@ def test_headers_and_keys_stay_out_of_logs(rig: Any, toy: Any, caplog: pytest.Lo
                 while True:
                     await rig.call(toolset, "add", a=1, b=2)
             assert "hunter2" not in str(caught.value)
-
-    with caplog.at_level(logging.DEBUG):
-        rig.run(work)
     for record in caplog.records:
         if not record.name.startswith("httpcore"):
             assert "hunter2" not in record.getMessage(), record

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from openenv_help import box_of, episode, options, run, turn, until
+from openenv_help import box_of, episode, options, turn, until
 from openenv_wire_server import TOOLS, FakeEnv, FakeServer
 
 from toolrl.errors import ToolsetError
@@ -179,8 +179,8 @@ async def test_results_are_cut_to_256_tokens_and_observations_too() -> None:
 # Waiting.
 
 
-def test_episodes_wait_for_a_free_session_in_their_order(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
+async def test_episodes_wait_for_a_free_session_in_their_order(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         async with FakeServer(tools=TOOLS, sessions=3).running() as server:
             async with box_of(options(server.url), policy={"session_timeout": 30}) as box:
                 ended: list[int] = []
@@ -199,9 +199,6 @@ def test_episodes_wait_for_a_free_session_in_their_order(caplog: pytest.LogCaptu
                 # Three at once, in order: nobody is overtaken by more than those who are open beside him.
                 assert all(abs(place - number) <= 6 for place, number in enumerate(ended)), ended
             assert server.open == []
-
-    with caplog.at_level(logging.WARNING):
-        run(work)
     assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
     assert "max_concurrent_envs" in caplog.text
 
