@@ -414,32 +414,15 @@ def test_fine_tuning_saves_on_the_way_and_goes_on_too(own_place: Any, here: Any)
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
-ONE_BY_ONE: dict[str, Any] = {
-    "model": {"path": "runs/warm"},
-    # One episode at a time: what a model samples then doesn't depend on which others it is batched with.
-    "rollout": {"concurrency": 1},
-    "algorithm": {"group_size": 2, "preset": "grpo"},
-    "trainer": {
-        "steps": 4,
-        "prompts_per_step": 4,
-        "updates_per_step": 2,
-        "learning_rate": 1.0e-3,
-        "weight_decay": 0.1,
-        "keep_checkpoints": 9,
-    },
-    "data": {"eval": None, "train": {"use": "arithmetic", "options": {"size": 7, "kinds": ["tiny_sum"]}}},
-}
-
-
 @pytest.mark.slow
 def test_a_run_that_replays_goes_on_with_the_groups_it_had(own_place: Any, here: Any) -> None:
     """What was finished, and what can be trained on again, is in the checkpoint."""
     settings = {
-        **ONE_BY_ONE,
+        **RESUMED,
         "rollout": {"max_staleness": 3, "replay": 0.5, "concurrency": 16},
         "algorithm": {"group_size": 2, "preset": "grpo", "importance": {}, "rejection": {"level": "mean"}},
         "trainer": {
-            **ONE_BY_ONE["trainer"], "steps": 5, "prompts_per_step": 2, "updates_per_step": 1, "save_every": 2,
+            **RESUMED["trainer"], "steps": 5, "prompts_per_step": 2, "updates_per_step": 1, "save_every": 2,
             "keep_checkpoints": 3,
         },
     }  # fmt: skip
@@ -474,10 +457,10 @@ def test_a_run_that_replays_goes_on_with_the_groups_it_had(own_place: Any, here:
 @pytest.mark.slow
 def test_groups_without_spread_are_sampled_again(own_place: Any, here: Any) -> None:
     settings = {
-        **ONE_BY_ONE,
+        **RESUMED,
         "rollout": {"concurrency": 16, "temperature": 1.6},
         "algorithm": {"group_size": 8, "preset": "dapo", "dynamic_sampling": True},
-        "trainer": {**ONE_BY_ONE["trainer"], "steps": 2, "prompts_per_step": 2},
+        "trainer": {**RESUMED["trainer"], "steps": 2, "prompts_per_step": 2},
     }
     config = own_place.config(settings)
     for steps, more in (("1", []), ("2", ["--resume"])):

@@ -505,8 +505,9 @@ def test_files_that_are_named_are_looked_into(tmp_path: Path) -> None:
     reward.write_text("import re\nfrom verl.utils.reward_score import gsm8k, prime_code\nimport verl.protocol\n")
     multi = "actor_rollout_ref.rollout.multi_turn"
     _, report = converted(f"{multi}.tool_config_path={tools}", f"custom_reward_function.path={reward}")
-    assert "this class of verl's isn't there" in lost(report)["verl.tools.agentbay_tool.AgentBayTool"]
-    assert "my_tools.YourTool isn't below this folder: name its folder in `python_path`" in report.remarks
+    assert "install verl, or take the import out" in lost(report)["verl.tools.agentbay_tool.AgentBayTool"]
+    assert "Add the folder that it is in to the option `python_path`" in lost(report)["my_tools.YourTool"]
+    assert classes[2] not in lost(report)
     missing = {key for key in lost(report) if key.startswith(str(reward))}
     assert missing == {f"{reward}: verl.utils.reward_score.prime_code", f"{reward}: verl.protocol"}
     tools.write_text("tools: [{class_name: a.B, config: {type: odd}}]")

@@ -167,8 +167,8 @@ def _create_arguments(
 
 
 def _names_create_kwargs(cls: type) -> bool:
-    """True where the class or a base says `"create_kwargs"`, as in `kwargs["create_kwargs"]`: tools from before verl
-    handed them in whole don't, and may pass all their kwargs on."""
+    """True where the class or a base has the text `"create_kwargs"`, as in `kwargs["create_kwargs"]`. Tools written
+    before verl handed them in whole have not, and may pass all their kwargs on."""
     for base in cls.__mro__:
         with contextlib.suppress(OSError, TypeError):  # No source: a class of Python's, or made at runtime.
             if base is not BaseTool and re.search(r"[\"']create_kwargs[\"']", inspect.getsource(base)):

@@ -13,7 +13,7 @@ from toolrl_common.conversion.settings import Conversion, expanded
 
 @dataclass
 class Imports:
-    """Tells of files, and of those that they import in turn, for what nothing here stands in."""
+    """Reports what files, and those that they import in turn, import of a system that nothing here stands in for."""
 
     settings: Conversion
     tops: tuple[str, ...]

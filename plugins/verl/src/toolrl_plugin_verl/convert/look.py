@@ -8,7 +8,7 @@ from pathlib import Path
 from toolrl.errors import ConfigError
 from toolrl_common.conversion import Conversion, Imports, expanded
 from toolrl_common.references import kept
-from toolrl_plugin_verl.imports import STAND_INS, own_file, own_spec, search_folders, stand_in
+from toolrl_plugin_verl.imports import STAND_INS, check_module, own_file, own_spec, search_folders, stand_in
 from toolrl_plugin_verl.others import ignored
 from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 
@@ -48,8 +48,8 @@ def _look_at_class(entry: ToolYamlEntry, settings: Conversion) -> None:
         if name in STAND_INS:
             settings.remark(f"{name}: {own} is used, and not toolrl's class of this name")
         look_at_python(own, settings)
-    elif entry.type == "native" and name not in STAND_INS:
-        if name.startswith("verl."):
-            settings.lose(name, f"this class of verl's isn't there; {', '.join(STAND_INS)} are")
-        else:
-            settings.remark(f"{name} isn't below this folder: name its folder in `python_path`")
+    elif entry.type == "native":
+        try:
+            check_module(name, (), entry.place)
+        except ConfigError as error:
+            settings.lose(name, str(error))
