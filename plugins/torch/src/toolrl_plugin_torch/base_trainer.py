@@ -37,8 +37,8 @@ def within_memory() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise RunStoppedError(
             f"the device's memory ran out: {str(error).partition('. GPU')[0]}",
-            hint="Lower tokens_per_microbatch (of trainer or sft), set model.gradient_checkpointing to true, or "
-            "give the engine fewer cache_tokens; then go on from the last checkpoint with --resume.",
+            hint="Lower tokens_per_microbatch (of trainer or sft), set model.gradient_checkpointing to true and offload "
+            "to [optimizer], or give the engine less memory; then go on from the last checkpoint with --resume.",
         ) from error
 
 
@@ -63,27 +63,29 @@ class BaseTrainer:
             from toolrl_plugin_torch.sharding.sharded import Sharded
 
             self._parallel = Sharded(ranks, cpu_offload=cpu_offload)
-        offload = settings.offload if isinstance(settings, TrainerConfig) else []
-        warn_where_useless(offload, policy.device)
+        section = "sft" if isinstance(settings, SftConfig) else "trainer"
+        warn_where_useless(settings.offload, policy.device, f"{section}.offload")
         self.step = 0
         """Complete steps; also the version of the weights."""
         self.skipped_steps = 0
         """Steps at the start of the run in which the policy waits; its learning rate's schedule begins after them."""
         self.whole = True
-        """False while the weights are those of a step half done, after one of several updates: no checkpoint then."""
+        """False from the first weight that a step writes until the step is complete: no checkpoint then."""
         self.critic: Critic | None = None
         self._weights = PolicyWeights(policy, 0, directory)
         self._settings = settings
         self._directory = directory
         policy.model.train()
         whole = TokenScorer(policy.model)
-        where = "sft.share_prefix" if isinstance(settings, SftConfig) else "trainer.share_prefix"
+        where = f"{section}.share_prefix"
         self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where, policy.tokenizer), where)
         """Whether common beginnings of sequences are computed once."""
         self._score = self._parallel.trained_scorer(whole)
         self._score_reference = self._parallel.reference_scorer(whole, policy) if with_reference else None
         self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
-        self.optimizer = PolicyOptimizer(self._score.model.named_parameters(), settings, offload="optimizer" in offload)
+        self.optimizer = PolicyOptimizer(
+            self._score.model.named_parameters(), settings, offload="optimizer" in settings.offload
+        )
 
     @property
     def reference(self) -> Any:
@@ -93,6 +95,8 @@ class BaseTrainer:
     def weights(self) -> PolicyWeights:
         """The live weights, with their version. Deletes the folder of an earlier version."""
         if self._weights.version != self.step:
+            # An engine outside of torch's allocator, such as one in another process, wakes up next.
+            torch.cuda.empty_cache()
             self._weights.close()
             self._weights = PolicyWeights(self.policy, self.step, self._directory)
         return self._weights
@@ -184,7 +188,10 @@ class BaseTrainer:
     def _update(self) -> dict[str, float]:
         skipped = self.skipped_steps
         rate = learning_rate(self.step - skipped, self._settings, self._settings.steps - skipped)
-        return {"grad_norm": self.optimizer.step(rate), "learning_rate": rate}
+        norm = self.optimizer.clip()
+        self.whole = False
+        self.optimizer.step(rate)
+        return {"grad_norm": norm, "learning_rate": rate}
 
     def _complete(self) -> None:
         """The step's updates are done."""

@@ -197,7 +197,8 @@ class Critic:
             for batch in batches:
                 errors.append(self._backward(batch, count))
             if batches:
-                norms.append(self.optimizer.step(self._config.learning_rate))
+                norms.append(self.optimizer.clip())
+                self.optimizer.step(self._config.learning_rate)
         if not norms:
             return {}
         (error,) = self._ranks.sum([float(torch.stack(errors).sum())], "the critic's loss")

@@ -1,10 +1,11 @@
 """Tensors that are kept on the CPU between their uses: `trainer.offload`.
 
 Where rollout and training share a device, what only training needs (AdamW's averages and float32 masters, the KL term's
-reference, a critic) makes room for the engine's cache. It is on the device inside of its context only:
+reference, a critic) makes room for the engine's cache. `optimizer.py` streams its state by `HostTransfers`. A model is on
+the device inside of its context only:
 
     with offloaded:        # on the device
-        optimizer.step()
+        reference(inputs)
     # on the CPU
 
 A tensor stays the same object; the place of its data changes. Copies on the CPU are pinned and kept, so each move is
@@ -26,26 +27,52 @@ _SMALL = 4096
 """Bytes below which a tensor stays on the device: moving it takes longer than it is worth."""
 
 
-class HostTransfers:
+class InPlace:
+    """No transfers: what is kept stays on the device that uses it."""
+
+    def buffer(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Memory for a tensor's data between its uses."""
+        return torch.empty_like(tensor, requires_grad=False)
+
+    def out(self, tensor: torch.Tensor, buffer: torch.Tensor) -> None:
+        """Start to put what `back` returned away again; `wait` returns when it is done."""
+
+    def back(self, buffer: torch.Tensor) -> torch.Tensor:
+        """The data on the device."""
+        return buffer
+
+    def lane(self, number: int) -> AbstractContextManager[Any]:
+        """Transfers and work inside of this are done in order, beside those of the next number."""
+        return nullcontext()
+
+    def wait(self) -> None:
+        """Wait until all that was started is done."""
+
+
+class HostTransfers(InPlace):
     """Transfers between a device and the CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._streams: list[torch.cuda.Stream] = []
 
     def buffer(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Memory on the CPU for a tensor's data."""
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return torch.empty_like(tensor, device="cpu", requires_grad=False, pin_memory=True)
 
     def out(self, tensor: torch.Tensor, buffer: torch.Tensor) -> None:
-        """Start a copy to the CPU; `wait` returns when it is done."""
         buffer.copy_(tensor, non_blocking=True)
 
     def back(self, buffer: torch.Tensor) -> torch.Tensor:
-        """A copy on the device. Later work on the device waits for it."""
         return buffer.to(self.device, non_blocking=True)
 
+    def lane(self, number: int) -> AbstractContextManager[Any]:
+        # Two streams: the memory of one number's tensors is that of the last but one, which the stream is done with.
+        self._streams = self._streams or [torch.cuda.Stream(self.device) for _ in range(2)]
+        stream = self._streams[number % 2]
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        return torch.cuda.stream(stream)
+
     def wait(self) -> None:
-        """Wait until all copies to the CPU are done."""
         torch.cuda.synchronize(self.device)
 
     def release(self) -> None:
@@ -123,7 +150,7 @@ def own_tensors(model: Any, others: Any) -> list[torch.Tensor]:
     return [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in theirs]
 
 
-def warn_where_useless(parts: Iterable[str], device: torch.device) -> None:
-    """Warn where nothing will be moved, since the model is on the CPU."""
+def warn_where_useless(parts: Iterable[str], device: torch.device, where: str) -> None:
+    """Warn where nothing will be moved, since the model is on the CPU. `where` is the place in the config."""
     if list(parts) and host_transfers(device) is None:
-        _log.warning("trainer.offload: the model is on the %s, so there is nothing to move", device.type)
+        _log.warning("%s: the model is on the %s, so there is nothing to move", where, device.type)

@@ -12,15 +12,21 @@ weights of norms are left alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
+from torch.optim.adamw import adamw
 
 from toolrl.errors import CheckpointError, RunStoppedError
-from toolrl_plugin_torch.offload import offloaded
+from toolrl_plugin_torch.offload import InPlace, host_transfers
 from toolrl_plugin_torch.options import OptimizerConfig
-from toolrl_plugin_torch.sharding.dtensor import full, put
+from toolrl_plugin_torch.sharding.dtensor import as_shard, full, local, put
+
+BUCKET = 2**28
+"""Bytes of masters and averages that are updated at a time. Two buckets are on the device where they come from the CPU:
+one is updated while the other is on its way."""
 
 
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
@@ -42,8 +48,52 @@ def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float
     return config.learning_rate * (config.min_rate + (1.0 - config.min_rate) * share)
 
 
+@dataclass
+class _Trained:
+    """A parameter with what AdamW needs for it."""
+
+    name: str
+    parameter: torch.nn.Parameter
+    master: torch.Tensor | None
+    """Its float32 copy; None for a parameter that is its own master."""
+    total: torch.Tensor | None = None
+    """With a master: the sum of the gradients of micro-batches, in float32."""
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+    """AdamW's, under torch's names: `step` on the CPU, `exp_avg`, `exp_avg_sq`. Empty before it is needed."""
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """What AdamW updates."""
+        return self.parameter.detach() if self.master is None else self.master
+
+    @property
+    def gradient(self) -> torch.Tensor | None:
+        return self.parameter.grad if self.master is None else self.total
+
+    @property
+    def decays(self) -> bool:
+        return self.parameter.ndim >= 2
+
+    def accumulate(self, source: torch.Tensor) -> None:
+        """Move the gradient of one micro-batch to the sum, so that no second set of gradients stays in memory."""
+        assert source.grad is not None
+        self.total = source.grad.float() if self.total is None else self.total.add_(source.grad)
+        source.grad = None
+
+
+class _Part(NamedTuple):
+    """Some rows of a parameter."""
+
+    of: _Trained
+    parameter: torch.Tensor
+    gradient: torch.Tensor
+    kept: Sequence[torch.Tensor]
+    """Both averages, then the master if there is one."""
+
+
 class PolicyOptimizer:
-    """AdamW over a model's trained parameters. Use: backward the micro-batches, `step`, which also clears gradients."""
+    """AdamW over a model's trained parameters. Use: backward the micro-batches, `clip`, `step`, which also clears
+    gradients. With `offload` masters and averages stay on the CPU, and pass through the device bucket by bucket."""
 
     def __init__(
         self,
@@ -53,77 +103,49 @@ class PolicyOptimizer:
         offload: bool = False,
     ) -> None:
         self.config = config
-        self._names: list[str] = []
-        self._parameters: list[torch.nn.Parameter] = []
-        self._masters: list[torch.nn.Parameter] = []
-        self._sums: dict[int, torch.Tensor] = {}
-        """By id of a parameter: its gradient for its master."""
-        for name, parameter in named_parameters:
-            if parameter.requires_grad:
-                self._names.append(name)
-                self._parameters.append(parameter)
-                self._masters.append(self._master(parameter))
-        if not self._parameters:
+        named = [(name, parameter) for name, parameter in named_parameters if parameter.requires_grad]
+        if not named:
             raise ValueError("no parameter requires a gradient, so there is nothing to train")
-        decayed = [master for master in self._masters if master.ndim >= 2]
-        others = [master for master in self._masters if master.ndim < 2]
-        groups = [
-            {"params": decayed, "weight_decay": config.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=config.learning_rate,
-            betas=config.betas,
-            eps=config.eps,
-            # One kernel for all parameters where there is one; the plain loop is several times slower.
-            fused=all(master.device.type in ("cuda", "cpu") for master in self._masters),
-        )
-        self.on_device = offloaded(offload, self._tensors, self._parameters[0].device)
-        """Around all that needs averages and masters on the parameters' device."""
+        self._device = local(named[0][1].detach()).device
+        self._transfers = (host_transfers(self._device) if offload else None) or InPlace()
+        self._trained = [self._add(name, parameter) for name, parameter in named]
 
-    def step(self, rate: float) -> float:
-        """Clip, update at this learning rate, clear the gradients. Returns the gradients' norm before clipping.
+    def clip(self) -> float:
+        """Clip the gradients. Returns their norm before; raises RunStoppedError where it isn't finite."""
+        gradients = {it.name: it.gradient for it in self._trained if it.gradient is not None}
+        return clip_gradients(gradients, self.config.max_grad_norm)
 
-        Raises RunStoppedError where the norm isn't finite; nothing is updated then.
-        """
-        with self.on_device:
-            for _, parameter, master in self._tied():
-                if master is not parameter:
-                    master.grad = self._sums.get(id(parameter))
-            norm = clip_gradients(self._masters, self._names, self.config.max_grad_norm)
-            for group in self._adamw.param_groups:
-                group["lr"] = rate
-            self._adamw.step()
-            self.write_back()
-            self.clear()
-        return norm
+    def step(self, rate: float) -> None:
+        """Update at this learning rate, clear the gradients. After an error some weights are updated and some not."""
+        with torch.no_grad():
+            for number, bucket in enumerate(self._buckets()):
+                with self._transfers.lane(number):
+                    self._update(bucket, rate)
+            self._transfers.wait()
+        for it in self._trained:
+            if it.gradient is not None:
+                it.state["step"] += 1
+        self.clear()
 
     def clear(self) -> None:
         """Forget all gradients."""
-        for parameter, master in zip(self._parameters, self._masters, strict=True):
-            parameter.grad = None
-            master.grad = None
-        self._sums.clear()
+        for it in self._trained:
+            it.parameter.grad = it.total = None
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The live tensors of all that this holds, by kind and parameter, such as "exp_avg/lm_head.weight". "weight/…"
         are the masters, or the parameters that are their own. AdamW's are made where it hasn't made them yet."""
         found: dict[str, torch.Tensor] = {}
-        for name, _, master in self._tied():
-            state = self._adamw.state[master]
-            if not state:
-                state["step"] = torch.zeros((), dtype=torch.float32, device=master.device)
-                state["exp_avg"] = torch.zeros_like(master)
-                state["exp_avg_sq"] = torch.zeros_like(master)
-            found[f"weight/{name}"] = master.detach()
-            found |= {f"{kind}/{name}": value for kind, value in state.items()}
+        for it in self._trained:
+            found[f"weight/{it.name}"] = it.weight
+            found |= {f"{kind}/{it.name}": value for kind, value in self._state(it).items()}
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's state, the parameters' names in its order, and the master weights that aren't the model's own."""
-        masters = {name: master.detach() for name, parameter, master in self._tied() if master is not parameter}
-        return {"names": list(self._names), "adamw": self._adamw.state_dict(), "masters": masters}
+        """AdamW's state, the parameters' names, and the master weights that aren't the model's own."""
+        state = {number: dict(it.state) for number, it in enumerate(self._numbered()) if it.state}
+        masters = {it.name: it.master for it in self._trained if it.master is not None}
+        return {"names": [it.name for it in self._trained], "adamw": {"state": state}, "masters": masters}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up the state that an optimizer of whole tensors saved; the model's weights must be those of the same
@@ -131,82 +153,114 @@ class PolicyOptimizer:
 
         Raises CheckpointError where the state is of a model with other trained parameters.
         """
-        names = list(state["names"])
-        if names != self._names:
-            changed = sorted(set(names) ^ set(self._names))
+        names, own = list(state["names"]), [it.name for it in self._trained]
+        if names != own:
+            changed = sorted(set(names) ^ set(own))
             raise CheckpointError(
-                f"the optimizer's state is of other parameters: {len(names)} saved, {len(self._names)} in the "
+                f"the optimizer's state is of other parameters: {len(names)} saved, {len(own)} in the "
                 f"model; {', '.join(changed[:4]) or 'the same names in another order'}",
                 hint="Resume with the model that the run started from, or start a new run from these weights.",
             )
-        with self.on_device:
-            tensors = self.tensors()
-            masters = state["masters"]
-            for name, parameter, master in self._tied():
-                if name in masters or master is not parameter:
-                    put(masters.get(name, parameter), master)
-            # AdamW numbers parameters as they stand in its groups.
-            by_id = {id(master): name for name, _, master in self._tied()}
-            order = [by_id[id(master)] for group in self._adamw.param_groups for master in group["params"]]
-            for number, values in state["adamw"]["state"].items():
-                for kind, value in values.items():
-                    put(value, tensors[f"{kind}/{order[number]}"])
-
-    def _master(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-        """The float32 copy that stands for a parameter of lower precision, or the parameter itself.
-
-        Gradients of the parameter go to the copy as soon as a backward pass has summed them up, so that micro-batches
-        are summed in float32 and no second set of gradients stays in memory.
-        """
-        if parameter.dtype not in (torch.bfloat16, torch.float16):
-            return parameter
-        master = torch.nn.Parameter(parameter.detach().float())
-
-        def accumulate(source: torch.Tensor) -> None:
-            # Not as the master's own gradient yet: the master may wait on another device.
-            assert source.grad is not None
-            total = self._sums.get(id(parameter))
-            if total is None:
-                self._sums[id(parameter)] = source.grad.float()
-            else:
-                total.add_(source.grad)
-            source.grad = None
-
-        parameter.register_post_accumulate_grad_hook(accumulate)
-        return master
-
-    def _tensors(self) -> Iterable[torch.Tensor]:
-        """What nothing but this needs: averages and masters."""
-        for _, parameter, master in self._tied():
-            if master is not parameter:
-                yield master
-        for averages in self._adamw.state.values():
-            yield from (value for value in averages.values() if isinstance(value, torch.Tensor))
-
-    def _tied(self) -> Iterable[tuple[str, torch.nn.Parameter, torch.nn.Parameter]]:
-        return zip(self._names, self._parameters, self._masters, strict=True)
+        for it in self._trained:
+            if it.name in state["masters"] or it.master is not None:
+                put(state["masters"].get(it.name, it.parameter), it.weight)
+        numbered = self._numbered()
+        for number, values in state["adamw"]["state"].items():
+            for kind, value in values.items():
+                put(value, self._state(numbered[number])[kind])
 
     def write_back(self) -> None:
         """Round the masters into the model."""
         with torch.no_grad():
-            for _, parameter, master in self._tied():
-                if master is not parameter:
-                    parameter.copy_(master)
+            for it in self._trained:
+                if it.master is not None:
+                    it.parameter.copy_(it.master)
+
+    def _add(self, name: str, parameter: torch.nn.Parameter) -> _Trained:
+        if parameter.dtype not in (torch.bfloat16, torch.float16):
+            return _Trained(name, parameter, None)
+        wide = parameter.detach().float()
+        it = _Trained(name, parameter, self._buffer(wide))
+        put(wide, it.weight)
+        parameter.register_post_accumulate_grad_hook(it.accumulate)
+        return it
+
+    def _buffer(self, like: torch.Tensor) -> torch.Tensor:
+        return as_shard(self._transfers.buffer(local(like)).zero_(), like)
+
+    def _state(self, it: _Trained) -> dict[str, torch.Tensor]:
+        if not it.state:
+            it.state["step"] = torch.zeros((), dtype=torch.float32)
+            it.state |= {kind: self._buffer(it.weight) for kind in ("exp_avg", "exp_avg_sq")}
+        return it.state
+
+    def _numbered(self) -> list[_Trained]:
+        """In the order in which a checkpoint numbers AdamW's states."""
+        return sorted(self._trained, key=lambda it: not it.decays)
+
+    def _buckets(self) -> Iterator[list[_Part]]:
+        """All that has a gradient, in turns of at most BUCKET bytes of state, in each of which all decay or none."""
+        for decays in (True, False):
+            bucket, room = list[_Part](), BUCKET
+            for part in (part for it in self._trained if it.decays == decays for part in self._parts(it)):
+                size = sum(tensor.nbytes for tensor in part.kept)
+                if bucket and size > room:
+                    yield bucket
+                    bucket, room = [], BUCKET
+                bucket.append(part)
+                room -= size
+            if bucket:
+                yield bucket
+
+    def _parts(self, it: _Trained) -> Iterator[_Part]:
+        """This rank's rows of a parameter with a gradient, of at most BUCKET bytes of state where a row isn't more."""
+        if it.gradient is None:
+            return
+        state = self._state(it)
+        kept = [state["exp_avg"], state["exp_avg_sq"], *([] if it.master is None else [it.master])]
+        tensors = [local(tensor) for tensor in (it.parameter.detach(), it.gradient, *kept)]
+        size = sum(tensor.nbytes for tensor in tensors[2:])
+        rows = max(1, BUCKET * len(tensors[0]) // size) if size and tensors[0].ndim else 1
+        for parameter, gradient, *held in zip(*(t.split(rows) if t.ndim else (t,) for t in tensors), strict=True):
+            if parameter.numel():
+                yield _Part(it, parameter, gradient, held)
+
+    def _update(self, bucket: Sequence[_Part], rate: float) -> None:
+        transfers, config = self._transfers, self.config
+        here = [[transfers.back(tensor) for tensor in part.kept] for part in bucket]
+        adamw(
+            [tensors[2] if tensors[2:] else part.parameter for part, tensors in zip(bucket, here, strict=True)],
+            [part.gradient for part in bucket],
+            [tensors[0] for tensors in here],
+            [tensors[1] for tensors in here],
+            [],
+            [torch.full((), float(part.of.state["step"]), device=self._device) for part in bucket],
+            # One kernel for all tensors where there is one; the plain loop is several times slower.
+            fused=self._device.type in ("cuda", "cpu"),
+            amsgrad=False,
+            beta1=config.betas[0],
+            beta2=config.betas[1],
+            lr=rate,
+            weight_decay=config.weight_decay if bucket[0].of.decays else 0.0,
+            eps=config.eps,
+            maximize=False,
+        )
+        for part, tensors in zip(bucket, here, strict=True):
+            if tensors[2:]:
+                part.parameter.copy_(tensors[2])
+            for tensor, held in zip(tensors, part.kept, strict=True):
+                transfers.out(tensor, held)
 
 
-def clip_gradients(parameters: Iterable[torch.nn.Parameter], names: Iterable[str], max_norm: float) -> float:
-    """Scale all gradients so that their joint 2-norm is at most `max_norm`; returns the norm before.
+def clip_gradients(gradients: Mapping[str, torch.Tensor], max_norm: float) -> float:
+    """Scale all gradients, by name, so that their joint 2-norm is at most `max_norm`; returns the norm before.
 
     Raises RunStoppedError that names parameters whose gradient isn't finite, and leaves the gradients as they are.
     """
-    with_gradient = [
-        (name, parameter) for name, parameter in zip(names, parameters, strict=True) if parameter.grad is not None
-    ]
-    gradients = [parameter.grad for _, parameter in with_gradient if parameter.grad is not None]
-    norm = full(torch.nn.utils.get_total_norm(gradients))
+    norm = full(torch.nn.utils.get_total_norm(gradients.values()))
     value = float(norm)
     if not math.isfinite(value):
-        broken = [name for name, p in with_gradient if p.grad is not None and not bool(full(p.grad.isfinite().all()))]
+        broken = [name for name, gradient in gradients.items() if not bool(full(gradient.isfinite().all()))]
         where = f"in {', '.join(broken[:3])}" + (f" and {len(broken) - 3} more" if len(broken) > 3 else "")
         raise RunStoppedError(
             f"the gradients aren't finite: their norm is {value} ({where if broken else 'each by itself is finite'})",
@@ -214,5 +268,5 @@ def clip_gradients(parameters: Iterable[torch.nn.Parameter], names: Iterable[str
             "or set model.dtype to float32, then go on from the last checkpoint with --resume.",
         )
     if value > max_norm:
-        torch.nn.utils.clip_grads_with_norm_([p for _, p in with_gradient], max_norm, norm)
+        torch._foreach_mul_([local(gradient) for gradient in gradients.values()], max_norm / (norm + 1e-6))
     return value

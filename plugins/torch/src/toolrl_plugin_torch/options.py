@@ -57,7 +57,9 @@ class ModelConfig(ModelFrame, Frame):
 
     dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on cuda, float32 on cpu.")
     attention: str | None = Field(None, description="transformers' attn_implementation; None for its default.")
-    gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
+    gradient_checkpointing: Literal["auto", True, False] = Field(
+        "auto", description="Recompute each layer's activations in the backward pass. auto: on cuda."
+    )
     lora: LoraConfig | None = Field(
         None, description="Train a LoRA adapter instead of all weights. `{}` takes its defaults; needs toolrl[lora]."
     )
@@ -100,6 +102,7 @@ class SftConfig(SftFrame, OptimizerConfig):
 
     tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
     share_prefix: Literal["auto", True, False] = Field("auto", description=_SHARE_PREFIX)
+    offload: list[Literal["optimizer"]] = Field(default_factory=list, description="As trainer.offload.")
 
 
 class TorchOptions(Frame):

@@ -127,10 +127,12 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
         check_base(Path(source), base, fingerprints(Path(base)))
         model = merge_from(model, Path(source))
     model.to(device)
-    if config.gradient_checkpointing:
+    wanted = config.gradient_checkpointing
+    if wanted is True or (wanted == "auto" and device.type == "cuda" and model.supports_gradient_checkpointing):
         # The first name is the newer one; where transformers has it, the second warns.
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-        enable({"use_reentrant": False})
+        # A layer draws no random numbers, and an engine beside the trainer may draw from the process's generator.
+        enable({"use_reentrant": False, "preserve_rng_state": False})
     policy = PolicyModel(model, tokenizer, source, device, dtype, processor)
     if config.lora is not None:
         folder = Path(base or source)

@@ -117,7 +117,6 @@ class PolicyTrainer(BaseTrainer):
         measured, metrics = LossStatistics(), dict[str, float]()
         for number, update in enumerate(updates):
             metrics = self._one_update(update, measured, first=number == 0)
-            self.whole = False
         if self.critic is not None:
             self.whole = False
             metrics |= self.critic.update()

@@ -14,7 +14,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +81,6 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
 
 def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
     """Load what `write_shards` wrote with any number of ranks. Raises CheckpointError for other tensors."""
-    with ExitStack() as stack:
-        for optimizer in optimizers.values():
-            stack.enter_context(optimizer.on_device)
-        _read(checkpoint, optimizers, ranks)
-
-
-def _read(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
     tensors = _tensors(optimizers)
     reader = _CheckedReader(checkpoint / FOLDER)
     try:

@@ -11,6 +11,22 @@ def full(value: torch.Tensor) -> torch.Tensor:
     return whole
 
 
+def local(value: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor; the tensor itself where it is plain. Without a gradient of its own."""
+    part: torch.Tensor = value.detach().to_local() if hasattr(value, "to_local") else value
+    return part
+
+
+def as_shard(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor that is sharded as `like` is, of which this is the rank's part; the part itself where that is plain. The
+    part stays where it is, also where that isn't the mesh's device."""
+    if not hasattr(like, "full_tensor"):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor(part, like._spec, requires_grad=False)
+
+
 def put(value: torch.Tensor, target: torch.Tensor) -> None:
     """Write a whole tensor into one of its shape; where that is sharded, each rank writes its own part."""
     with torch.no_grad():
