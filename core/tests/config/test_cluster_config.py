@@ -45,7 +45,7 @@ def test_who_samples_follows_from_the_rollout_workers(tree: dict[str, Any], regi
     ("overrides", "message"),
     [
         (("rollout.max_staleness=1",), "rollout and training take turns"),
-        (("trainer.offload=[optimizer]",), "trainer.offload is not supported"),
+        (("trainer.offload=[optimizer, critic]",), "trainer.offload: critic is not supported"),
     ],
 )
 def test_what_several_ranks_cannot_do(

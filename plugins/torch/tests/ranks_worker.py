@@ -8,13 +8,16 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from toolrl.loop.ranks import Ranks
+from toolrl_plugin_torch import offload
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.offload import HostTransfers
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.sharding.process_group import join
@@ -25,6 +28,22 @@ class PadOnly:
     """A tokenizer as far as a trainer sees it."""
 
     pad_token_id = 0
+
+
+class Elsewhere(HostTransfers):
+    """A device that is the CPU, far from the buffers."""
+
+    def buffer(self, tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(tensor, requires_grad=False)
+
+    def back(self, buffer: torch.Tensor) -> torch.Tensor:
+        return buffer.clone()
+
+    def lane(self, number: int) -> Any:
+        return nullcontext()
+
+    def wait(self) -> None:
+        pass
 
 
 def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple[list[dict[str, float]], Any]:
@@ -38,6 +57,7 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
         parameter.requires_grad_("frozen" not in case or case["frozen"] not in name)
     policy = PolicyModel(model, PadOnly(), "tiny", torch.device("cpu"), dtype)
     trainer: Any
+    offload.host_transfers = Elsewhere if case["settings"].get("offload") else lambda device: None
     if "demonstrations" in case:
         trainer = SupervisedTrainer(policy, SftConfig(from_run="x", **case["settings"]), folder, ranks=ranks)
         metrics = [trainer.update(case["demonstrations"]) for _ in range(2)]

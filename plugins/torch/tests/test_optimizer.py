@@ -64,9 +64,7 @@ def _backward(model: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("bucket", [64, 2**28])
-def test_equals_torchs_adamw_without_decay_on_vectors(
-    dtype: str, bucket: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equals_torchs_adamw_without_decay_on_vectors(dtype: str, bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit, also where each row is updated by itself; in bfloat16 that of the rounded float32 weights."""
     monkeypatch.setattr(module, "BUCKET", bucket)
     ours, masters = _model(dtype), _model(dtype).float()

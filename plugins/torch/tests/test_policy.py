@@ -101,15 +101,25 @@ def test_an_attention_that_is_not_there_is_named_and_not_the_folder(folder: str)
 
 @pytest.mark.filterwarnings("error")
 def test_gradient_checkpointing_gives_the_same_gradients(folder: str) -> None:
-    gradients = []
+    gradients, kept = [], {True: 0, False: 0}
     for checkpointing in (False, True):
+
+        def keep(tensor: torch.Tensor, on: bool = checkpointing) -> torch.Tensor:
+            kept[on] += tensor.nbytes
+            return tensor
+
         model = load(folder, gradient_checkpointing=checkpointing).model.train()
         assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules()) == checkpointing
         ids = torch.tensor([[1, 2, 3, 4]])
-        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     for plain, recomputed in zip(*gradients, strict=True):
         assert torch.allclose(plain, recomputed, atol=1e-7)
+    assert 0 < kept[True] < kept[False] / 2
+    function = model.transformer.h[0]._gradient_checkpointing_func
+    assert function.keywords["preserve_rng_state"] is False, "another thread may be using the generator"
 
 
 def test_weights_are_written_once_and_deleted(folder: str, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def make_cases(group: Callable[..., Group]) -> dict[str, Any]:
         "bfloat16": {**whole, "settings": SETTINGS, "dtype": "bfloat16"},
         # As with an adapter: few weights of each layer are trained, and the others stay in the model's precision.
         "frozen": {**whole, "settings": SETTINGS, "dtype": "bfloat16", "frozen": "_proj.weight"},
+        "offload": {**whole, "settings": {**SETTINGS, "offload": ["optimizer"]}},
         "checkpointing": {**whole, "settings": SETTINGS, "checkpointing": True},
         "fine-tuning": {
             "settings": {"learning_rate": 1e-2, "steps": 4, "tokens_per_microbatch": 12},
@@ -84,7 +85,7 @@ def compared(tiny: Any, make_episode: Any, on_ranks: Any, tmp_path: Path) -> Cal
 @pytest.mark.parametrize(
     ("size", "names"),
     [
-        (2, ["ppo", "bfloat16", "frozen", "fine-tuning"]),
+        (2, ["ppo", "bfloat16", "frozen", "offload", "fine-tuning"]),
         pytest.param(1, ["shared", "ppo", "bfloat16"], marks=pytest.mark.slow),
         pytest.param(2, [], marks=pytest.mark.slow),
         pytest.param(3, ["shared", "kl and entropy", "one group"], marks=pytest.mark.slow),

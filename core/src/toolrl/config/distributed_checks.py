@@ -34,9 +34,9 @@ def check_ranks(config: Config, distributed: bool) -> None:
             hint="Set it to 0, have others sample by cluster.rollout_workers, or train in one process.",
         )
     trainer: Any = config.trainer
-    if trainer.offload:
+    if whole := [part for part in trainer.offload if part != "optimizer"]:
         raise ConfigError(
-            "trainer.offload is not supported where weights are spread over ranks",
+            f"trainer.offload: {', '.join(whole)} is not supported where weights are spread over ranks",
             hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
         )
 

@@ -1,8 +1,8 @@
 """Tensors that are kept on the CPU between their uses: `trainer.offload`.
 
 Where rollout and training share a device, what only training needs (AdamW's averages and float32 masters, the KL term's
-reference, a critic) makes room for the engine's cache. `optimizer.py` streams its state by `HostTransfers`. A model is on
-the device inside of its context only:
+reference, a critic) makes room for the engine's cache. `optimizer.py` streams its state by `HostTransfers`. A model is
+on the device inside of its context only:
 
     with offloaded:        # on the device
         reference(inputs)
@@ -83,6 +83,11 @@ class HostTransfers(InPlace):
 def host_transfers(device: torch.device) -> HostTransfers | None:
     """None where the device is the CPU itself."""
     return HostTransfers(device) if device.type == "cuda" else None
+
+
+def state_transfers(wanted: bool, device: torch.device) -> InPlace:
+    """For what an optimizer keeps of parameters on a device: on the CPU where that is wanted and another place."""
+    return (host_transfers(device) if wanted else None) or InPlace()
 
 
 class Offloaded:

@@ -20,7 +20,7 @@ import torch
 from torch.optim.adamw import adamw
 
 from toolrl.errors import CheckpointError, RunStoppedError
-from toolrl_plugin_torch.offload import InPlace, host_transfers
+from toolrl_plugin_torch.offload import state_transfers
 from toolrl_plugin_torch.options import OptimizerConfig
 from toolrl_plugin_torch.sharding.dtensor import as_shard, full, local, put
 
@@ -107,7 +107,7 @@ class PolicyOptimizer:
         if not named:
             raise ValueError("no parameter requires a gradient, so there is nothing to train")
         self._device = local(named[0][1].detach()).device
-        self._transfers = (host_transfers(self._device) if offload else None) or InPlace()
+        self._transfers = state_transfers(offload, self._device)
         self._trained = [self._add(name, parameter) for name, parameter in named]
 
     def clip(self) -> float:

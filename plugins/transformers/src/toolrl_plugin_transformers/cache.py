@@ -1,11 +1,11 @@
 """Keys and values of the rows that decode, in one block a layer, and the view of it that transformers' models write
-to.
+to. Blocks grow one layer at a time, so that only one layer is held twice.
 
 A row of the block is a slot. The rows that decode are always the first ones, so that a step works on views and
 gathers nothing. What a waiting episode has computed is taken out of its slot into tensors of its own (`save`) and
 put back (`load`) when its next turn begins: one copy each, far cheaper than a step of decoding.
 
-Shapes: keys `[layers, slots, heads, columns + 1, key_dim]`, values likewise. The last column is waste: padding
+Shapes: keys of a layer `[slots, heads, columns + 1, key_dim]`, values likewise. The last column is waste: padding
 writes there and nothing reads it. It also keeps rows from starting at multiples of a memory page, which costs a
 third of the speed.
 """
@@ -81,16 +81,17 @@ class SlotCache:
         """Give the memory back. Contents are lost."""
         self.slots = 0
         self.columns = 0
-        self.keys, self.values = self._block(0, 0)
+        self.keys, self.values = ([self._block(0, 0, dim) for _ in range(self.shape.layers)] for dim in self._dims)
         self._row_starts = torch.zeros(0, dtype=torch.long, device=self.shape.device)
 
-    def _block(self, slots: int, columns: int) -> tuple[Tensor, Tensor]:
-        s = self.shape
+    @property
+    def _dims(self) -> tuple[int, int]:
+        return self.shape.key_dim, self.shape.value_dim
+
+    def _block(self, slots: int, columns: int, dim: int) -> Tensor:
         # Zeros and not empty memory: a masked column still enters a product, and 0 · NaN is NaN.
-        return (
-            torch.zeros((s.layers, slots, s.heads, columns + 1, s.key_dim), dtype=s.dtype, device=s.device),
-            torch.zeros((s.layers, slots, s.heads, columns + 1, s.value_dim), dtype=s.dtype, device=s.device),
-        )
+        shape = (slots, self.shape.heads, columns + 1, dim)
+        return torch.zeros(shape, dtype=self.shape.dtype, device=self.shape.device)
 
     def size_for(self, slots: int, columns: int) -> tuple[int, int]:
         """Slots and columns that `reserve` with these arguments ends with: some to spare where the budget has them."""
@@ -109,12 +110,13 @@ class SlotCache:
         new_slots, new_columns = self.size_for(slots, columns)
         if (new_slots, new_columns) == (self.slots, self.columns):
             return
-        keys, values = self._block(new_slots, new_columns)
-        if used:
-            kept = min(self.columns, new_columns)
-            keys[:, :used, :, :kept] = self.keys[:, :used, :, :kept]
-            values[:, :used, :, :kept] = self.values[:, :used, :, :kept]
-        self.keys, self.values, self.slots, self.columns = keys, values, new_slots, new_columns
+        kept = min(self.columns, new_columns)
+        for blocks, dim in zip((self.keys, self.values), self._dims, strict=True):
+            for layer in range(self.shape.layers):
+                old = blocks[layer][:used, :, :kept]
+                blocks[layer] = self._block(new_slots, new_columns, dim)
+                blocks[layer][:used, :, :kept] = old
+        self.slots, self.columns = new_slots, new_columns
         heads = self.shape.heads
         starts = torch.arange(new_slots * heads, device=self.shape.device) * (new_columns + 1)
         self._row_starts = starts.view(new_slots, heads)
@@ -131,17 +133,18 @@ class SlotCache:
 
     def save(self, slot: int, length: int) -> tuple[Tensor, Tensor]:
         """A copy of the first `length` tokens of a slot: `[layers, heads, length, dim]` each."""
-        return self.keys[:, slot, :, :length].clone(), self.values[:, slot, :, :length].clone()
+        keys, values = (torch.stack([block[slot, :, :length] for block in of]) for of in (self.keys, self.values))
+        return keys, values
 
     def load(self, slot: int, keys: Tensor, values: Tensor, length: int) -> None:
         """Put the first `length` tokens of saved tensors into a slot."""
-        self.keys[:, slot, :, :length] = keys[:, :, :length]
-        self.values[:, slot, :, :length] = values[:, :, :length]
+        for block, saved in zip((*self.keys, *self.values), (*keys, *values), strict=True):
+            block[slot, :, :length] = saved[:, :length]
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of one slot to another."""
-        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
-        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+        for block in (*self.keys, *self.values):
+            block[target, :, :length] = block[source, :, :length]
 
     def spread(self, sources: list[int], first: int, length: int) -> None:
         """Copy slots to the slots `first …`, in order."""
@@ -149,13 +152,13 @@ class SlotCache:
         for source, run in groupby(range(len(sources)), sources.__getitem__):
             places = [first + index for index in run]
             target = slice(places[0], places[-1] + 1)
-            self.keys[:, target, :, :length] = self.keys[:, source : source + 1, :, :length]
-            self.values[:, target, :, :length] = self.values[:, source : source + 1, :, :length]
+            for block in (*self.keys, *self.values):
+                block[target, :, :length] = block[source : source + 1, :, :length]
 
     def wipe(self, slot: int) -> None:
         """Zero a slot, so that what isn't finite in it can't reach the next row that uses it."""
-        self.keys[:, slot] = 0
-        self.values[:, slot] = 0
+        for block in (*self.keys, *self.values):
+            block[slot] = 0
 
 
 def _round_up(columns: int) -> int:
