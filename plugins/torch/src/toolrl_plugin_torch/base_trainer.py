@@ -38,7 +38,7 @@ def within_memory() -> Iterator[None]:
         raise RunStoppedError(
             f"the device's memory ran out: {str(error).partition('. GPU')[0]}",
             hint="Lower tokens_per_microbatch (of trainer or sft), set model.gradient_checkpointing to true and "
-            "offload to [optimizer], or give the engine less memory; then go on from the last checkpoint with --resume.",
+            "offload to [optimizer], or give the engine less; then go on from the last checkpoint with --resume.",
         ) from error
 
 
