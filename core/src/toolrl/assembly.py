@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from toolrl.building import build_trainer
+from toolrl.building import build_trainer, engine_options
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.logs import masked_logs
@@ -48,6 +48,7 @@ from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import RunPhase, status_file
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.restart_counts import RestartCounts
+from toolrl.training_protocols import PlansMemory
 from toolrl.types import Task
 
 _log = logging.getLogger(__name__)
@@ -140,6 +141,9 @@ async def assemble(
     backend.prepare(ranks.device_name)
     directory = run_directory(config)
     source = _model_to_load(config, backend, overwrite=overwrite)
+    trains = total_steps > 0 and "data.train" in (data or {})
+    if trains and isinstance(backend, PlansMemory):
+        backend.check_memory(source, engine_options(registry, config), ranks.size)
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
@@ -152,7 +156,7 @@ async def assemble(
         weights = model.weights(0, folder.directory)
         here = None
         if not (workers and config.cluster.rollout_workers):
-            trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
+            # No other command samples while it trains.
             engine = builder.engine(weights, overlap=trains and config.rollout.max_staleness > 0)
             here = builder.environments(), engine
         limits = builder.limits()

@@ -80,6 +80,11 @@ def build_trainer(registry: Registry, config: Config) -> TrainerBackend:
     return backend
 
 
+def engine_options(registry: Registry, config: Config) -> Any:
+    """The engine's checked options."""
+    return check_options(registry.get("engines", config.engine.use).component, config.engine.options)[0]
+
+
 def _check_protocol(kind: str, label: str, built: Any, where: str) -> None:
     """Raises ComponentLoadError where the built object lacks a method of its kind."""
     missing = {name: _missing(built, getattr(protocols, name)) for name in KINDS[kind].protocols}

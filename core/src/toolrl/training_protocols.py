@@ -155,6 +155,21 @@ class TrainerBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class PlansMemory(Protocol):
+    """A `TrainerBackend` that computes what a run takes of its GPUs, without loading a model. `engine`: the options of
+    the engine, whose method `device_bytes`, where it has one, returns the engine's part."""
+
+    def plan(self, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, Mapping[str, Any]]:
+        """A plan for nodes with these GPUs (None: those here), as text and as JSON's values; `fits` is one of them:
+        yes, tight or no. Raises ConfigError."""
+        ...
+
+    def check_memory(self, source: str, engine: Any, ranks: int) -> None:
+        """Warn where a run on the prepared device is unlikely to fit. Raises ConfigError where it can't."""
+        ...
+
+
 class AdvantageEstimator(Protocol):
     """Says how much better each episode was than could be expected."""
 

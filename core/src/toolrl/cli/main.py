@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list-plugins": ("toolrl.cli.list_plugins", "list the installed plugins and their components"),
     "doctor": ("toolrl.cli.doctor", "check that what is installed works here"),
     "config": ("toolrl.cli.config", "check or show a config, or print the schema of configs"),
+    "plan": ("toolrl.cli.plan", "compute whether a run fits its GPUs, without loading a model"),
     "train": ("toolrl.cli.train", "train a model by reinforcement learning"),
     "eval": ("toolrl.cli.evaluate", "evaluate a model, or a checkpoint of a run"),
     "rollout": ("toolrl.cli.rollout", "sample episodes without training"),

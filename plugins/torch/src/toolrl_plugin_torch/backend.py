@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from toolrl_plugin_torch.adapters.lora import adapter_base
 from toolrl_plugin_torch.device import choose_kernels, pick_device
 from toolrl_plugin_torch.policy import PolicyModel, load_policy
 from toolrl_plugin_torch.temporary_models import delete_abandoned
+
+logger = logging.getLogger(__name__)
 
 
 class TorchTrainers:
@@ -42,6 +45,18 @@ class TorchTrainers:
         if dtype is not None:
             settings = settings.model_copy(update={"dtype": dtype})
         return load_policy(settings, source, self._device)
+
+    def plan(self, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, dict[str, Any]]:
+        from toolrl_plugin_torch.plan.report import plan
+
+        return plan(self._config, source, engine, gpu, nodes)
+
+    def check_memory(self, source: str, engine: Any, ranks: int) -> None:
+        if self._device.type == "cuda":
+            from toolrl_plugin_torch.plan.report import refuse
+
+            if (remark := refuse(self._config, source, engine, self._device, ranks)) is not None:
+                logger.warning("%s", remark)
 
     def policy_trainer(
         self,

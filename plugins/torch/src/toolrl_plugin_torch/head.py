@@ -56,7 +56,7 @@ def wide_linear(
     rounded to 16 bits alone move a log-probability by 0.01 to 0.02."""
     if hidden_NH.dtype == dtype:
         return torch.nn.functional.linear(hidden_NH, weight_VH, bias_V)
-    if hidden_NH.is_cuda:
+    if hidden_NH.device.type != "cpu":
         logits_NV = torch.mm(hidden_NH, weight_VH.t(), out_dtype=dtype)
     else:
         logits_NV = hidden_NH.new_empty((len(hidden_NH), len(weight_VH)), dtype=dtype)

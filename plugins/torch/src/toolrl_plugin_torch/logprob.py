@@ -166,7 +166,7 @@ def selected_logprobs(
 
 def _memory(device: torch.device) -> tuple[int, int]:
     """Bytes of a chunk's logits (on a CPU about what its cache holds), and of all chunks' up to which they are kept."""
-    return (2**29, 2**30) if device.type == "cuda" else (2**22, 2**28)
+    return (2**22, 2**28) if device.type == "cpu" else (2**29, 2**30)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,16 +145,19 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
 def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
     """The model, and its processor where it takes images."""
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
-    processor = None
-    settings = _without_dropout(transformers.AutoConfig.from_pretrained(source, **options))
+    loader, settings = model_settings(config, source)
     _note_dtype(settings, dtype)
-    loader: Any = transformers.AutoModelForCausalLM
-    if _takes_images(settings):
-        loader = transformers.AutoModelForImageTextToText
-        processor = _load_processor(words, tokenizer, options)
+    processor = _load_processor(words, tokenizer, options) if loader is transformers.AutoModelForImageTextToText else None
     if config.attention is not None:
         options["attn_implementation"] = config.attention
     return loader.from_pretrained(source, dtype=dtype, config=settings, **options), processor
+
+
+def model_settings(config: ModelConfig, source: str) -> tuple[Any, Any]:
+    """The class of transformers that loads a model, and the model's config."""
+    found = transformers.AutoConfig.from_pretrained(source, trust_remote_code=config.trust_remote_code)
+    loader = transformers.AutoModelForImageTextToText if _takes_images(found) else transformers.AutoModelForCausalLM
+    return loader, _without_dropout(found)
 
 
 def _note_dtype(settings: Any, dtype: torch.dtype) -> None:

@@ -30,3 +30,13 @@ class TransformersEngineOptions(BaseModel):
     share_prefixes: bool = Field(
         True, description="Compute a prompt's beginning once for all episodes that have it in common."
     )
+
+    def device_bytes(
+        self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, beside: bool, overlap: bool
+    ) -> tuple[int, int, int]:
+        """Of a GPU of `device` bytes, for `toolrl plan`: the cache grows with the episodes, up to its limit."""
+        copies = overlap if self.own_weights is None else self.own_weights
+        own = (trained if copies else 0) if beside else weights
+        limit = device // 4 if self.cache_tokens is None else self.cache_tokens * token
+        most = own + min(limit, min(self.max_batch, episodes) * longest * token)
+        return 0, most, most

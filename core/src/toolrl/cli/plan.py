@@ -1,0 +1,41 @@
+"""`toolrl plan CONFIG`: whether a run fits its GPUs, computed without loading a model."""
+
+from __future__ import annotations
+
+import argparse
+
+from toolrl.cli.common import add_set_argument, at_least_one, read
+from toolrl.cli.output import print_json
+from toolrl.errors import ConfigError
+
+HELP = "compute whether a run fits its GPUs, without loading a model"
+EXAMPLE = """toolrl plan grpo.yaml --gpu h200
+  toolrl plan grpo.yaml --gpu h100:8 --nodes 2 --set model.gradient_checkpointing=true"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="a config file, or a run's folder")
+    add_set_argument(parser)
+    parser.add_argument(
+        "--gpu",
+        metavar="GPU[:N]",
+        help="h200, h100, a100-80, l40s or a number of GiB, and how many a node has (default: the GPUs here)",
+    )
+    parser.add_argument("--nodes", type=at_least_one, default=1, help="how many nodes (default 1)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """1 where the run doesn't fit."""
+    from toolrl.assembly import model_source
+    from toolrl.building import build_trainer, engine_options
+    from toolrl.training_protocols import PlansMemory
+
+    loaded, registry = read(args)
+    backend = build_trainer(registry, loaded.config)
+    if not isinstance(backend, PlansMemory):
+        raise ConfigError(f"trainer.use: the trainer {loaded.config.trainer.use!r} has no plan of its memory")
+    source, engine = model_source(loaded.config.model.path), engine_options(registry, loaded.config)
+    text, facts = backend.plan(source, engine, args.gpu, args.nodes)
+    print_json(facts) if args.json else print(text)
+    return int(facts["fits"] == "no")

@@ -1,0 +1,88 @@
+"""Settings under which a run fits, each found by planning it: one change first, then two and three together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, islice
+from typing import Any
+
+import torch
+
+from toolrl_plugin_torch.options import LoraConfig
+from toolrl_plugin_torch.plan.memory import MemoryPlan, Setting, plan_memory
+from toolrl_plugin_torch.plan.sizes import PolicySizes
+
+Change = tuple[str, Any]
+"""A path in the config and its new value; `ranks` is the number of processes."""
+_SHOWN = 3
+_TOGETHER = 4
+_RANKS = (2, 4, 8, 16, 32)
+_LEAST_TOKENS = 2048
+_ENGINE = "engine.options."
+
+
+def advice(setting: Setting) -> list[tuple[dict[str, Any], MemoryPlan]]:
+    """The smallest sets of changes with which the setting fits, each with its plan; at most three of one size."""
+    changes = list(_changes(setting))
+    sizes: dict[str, PolicySizes] = {}
+    for count in range(1, _TOGETHER + 1):
+        fitting = (
+            ({path: value if path != "model.lora" else {} for path, value in chosen}, plan)
+            for chosen in combinations(changes, count)
+            if len({path for path, _ in chosen}) == count
+            and (plan := plan_memory(_changed(setting, chosen, sizes))).fits
+            and not plan.tight
+        )
+        if found := list(islice(fitting, _SHOWN)):
+            return found
+    return []
+
+
+def _changes(setting: Setting) -> Iterator[Change]:
+    """The smallest first. Those that lose something (precision, all weights, other GPUs) come last."""
+    config, engine = setting.config, setting.engine
+    if not setting.checkpointing:
+        yield "model.gradient_checkpointing", True
+    if not setting.sharded:
+        wanted = ["optimizer", *(["reference"] if config.algorithm.kl_coef else [])]
+        wanted += ["critic"] if config.algorithm.baseline == "critic" else []
+        if set(wanted) - set(config.trainer.offload):
+            yield "trainer.offload", wanted
+    elif not config.cluster.cpu_offload:
+        yield "cluster.cpu_offload", True
+    if getattr(engine, "sleep_level", None) == 0 and not config.rollout.max_staleness:
+        yield f"{_ENGINE}sleep_level", 1 if engine.lora == "adapter" else 2
+    if hasattr(engine, "memory_fraction") and engine.cache_gib is None:
+        yield f"{_ENGINE}memory_fraction", 0.25
+    if hasattr(engine, "cache_tokens"):
+        yield f"{_ENGINE}cache_tokens", max(setting.longest, 64) * 8
+    tokens = config.trainer.tokens_per_microbatch
+    for part in (2, 4, 8):
+        if tokens // part >= max(_LEAST_TOKENS, config.rollout.max_episode_tokens or 0):
+            yield "trainer.tokens_per_microbatch", tokens // part
+    if config.model.dtype == "float32":
+        yield "model.dtype", "bfloat16"
+    if config.model.lora is None:
+        yield "model.lora", LoraConfig()
+    yield from (("ranks", ranks) for ranks in _RANKS if ranks > setting.ranks)
+
+
+def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, PolicySizes]) -> Setting:
+    config, engine, ranks = setting.config, setting.engine, setting.ranks
+    for path, value in changes:
+        section, _, name = path.partition(".")
+        if path == "ranks":
+            ranks = value
+        elif path.startswith(_ENGINE):
+            engine = engine.model_copy(update={path.removeprefix(_ENGINE): value})
+        else:
+            config = config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
+    sizes = setting.sizes
+    if config.model.lora is not setting.config.model.lora or config.model.dtype != setting.config.model.dtype:
+        key = f"{config.model.lora} {config.model.dtype}"
+        sizes = known.get(key) or PolicySizes(config.model, sizes.source, torch.device("cuda"))
+        known[key] = sizes
+    if ranks > 1 and config.trainer.offload:  # FSDP has cluster.cpu_offload in its place.
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"offload": []})})
+    return replace(setting, config=config, engine=engine, ranks=ranks, sizes=sizes)

@@ -1,0 +1,186 @@
+"""Bytes that a model's passes take beside weights and summed gradients, counted on the meta device.
+
+The trainer's own functions (layers, head, optimizer hooks) run on tensors without data, and a dispatch mode counts the
+memory of those that are alive. Kernels are taken to need no workspace; attention to keep what FlashAttention keeps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AttentionInterface
+
+from toolrl_plugin_torch.logprob import selected_logprobs
+from toolrl_plugin_torch.prefixes.tree_attention import without_adapter
+from toolrl_plugin_torch.sharding.fsdp import blocks
+
+_META = torch.device("meta")
+_DEPTHS = (2, 3)
+"""Layers that are computed where all are alike; the others take as much as the third."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassBytes:
+    """Beside weights, and beside gradients that are summed over micro-batches."""
+
+    saved: int
+    """Alive when the forward pass of the layers has ended: what the backward pass needs."""
+    peak: int
+    """Most at once in a forward and a backward pass, the head's among them."""
+    scoring: int
+    """Most at once in a forward pass without gradients."""
+
+
+def pass_bytes(
+    model: Any, tokens: int, *, checkpointing: bool, shares: bool, entropy: bool, clear: Callable[[], None]
+) -> PassBytes:
+    """Of a micro-batch of so many tokens, all of them trained, through a model on the meta device. `shares`: the update
+    computes common beginnings once, by attention that copies no keys. `clear` drops the gradients' sums.
+
+    Raises what a model raises that can't be computed there, or whose attention can't be exchanged.
+    """
+    inner = without_adapter(model)
+    if not getattr(inner, "_supports_attention_backend", False):
+        raise NotImplementedError("its attention can't be exchanged")
+    _set_checkpointing(inner, checkpointing)
+    layers = _layers(inner)
+    with _attention(inner, shares):
+        if layers is None:
+            return PassBytes(*_counted(model, tokens, entropy, clear))
+        parent, name, all_layers = layers
+        found = []
+        for depth in _DEPTHS:
+            setattr(parent, name, torch.nn.ModuleList(list(all_layers)[:depth]))
+            try:
+                found.append(_counted(model, tokens, entropy, clear))
+            finally:
+                setattr(parent, name, all_layers)
+    more = len(all_layers) - _DEPTHS[-1]
+    return PassBytes(*(two + more * (two - one) for one, two in zip(*found, strict=True)))
+
+
+def _counted(model: Any, tokens: int, entropy: bool, clear: Callable[[], None]) -> tuple[int, int, int]:
+    """`PassBytes`, computed."""
+    inner = without_adapter(model)
+    head = inner.get_output_embeddings()
+    if type(head) is not torch.nn.Linear or inner.base_model is inner:
+        raise NotImplementedError("its head can't be taken apart")
+    ids = torch.zeros((1, tokens), dtype=torch.int64, device=_META)
+
+    def hidden() -> torch.Tensor:
+        states: torch.Tensor = inner.base_model(input_ids=ids, position_ids=ids, use_cache=False)[0]
+        return states[0]
+
+    def logprobs(hidden_NH: torch.Tensor) -> torch.Tensor:
+        found, entropies = selected_logprobs(hidden_NH, head.weight, head.bias, ids[0], entropy=entropy)
+        return found.sum() + entropies.sum() if entropy else found.sum()
+
+    with _LiveBytes([*model.parameters(), *model.buffers(), ids]) as live:
+        with torch.no_grad():
+            scored = logprobs(hidden())
+        scoring = live.peak
+        # The second of two micro-batches: the first leaves the sums of gradients.
+        logprobs(hidden()).backward()
+        del scored
+        live.peak = before = live.bytes
+        states = hidden()
+        saved = live.bytes - before
+        logprobs(states).backward()
+        del states
+        most = live.peak - before
+    clear()
+    return saved, most, scoring
+
+
+class _LiveBytes(TorchDispatchMode):  # type: ignore[misc]
+    """Counts the memory of tensors that operations make, until nothing holds it any more."""
+
+    def __init__(self, others: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.bytes = self.peak = 0
+        self._known = {tensor.untyped_storage()._cdata for tensor in others}
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = operation(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self._add(tensor.untyped_storage())
+        return made
+
+    def _add(self, storage: Any) -> None:
+        key = storage._cdata
+        if key not in self._known:
+            self._known.add(key)
+            self.bytes += storage.nbytes()
+            self.peak = max(self.peak, self.bytes)
+            weakref.finalize(storage, self._forget, key, storage.nbytes())
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.bytes -= size
+
+
+def _layers(inner: Any) -> tuple[Any, str, torch.nn.ModuleList] | None:
+    """The list of a model's layers with its place, where they are many and alike; else None."""
+    found = blocks(inner)
+    for parent in inner.modules():
+        for name, part in parent.named_children():
+            if isinstance(part, torch.nn.ModuleList) and len(part) > _DEPTHS[-1] and list(part) == found:
+                kinds = {tuple((key, p.shape) for key, p in layer.named_parameters()) for layer in part}
+                return (parent, name, part) if len(kinds) == 1 else None
+    return None
+
+
+def _set_checkpointing(inner: Any, wanted: bool) -> None:
+    if wanted:
+        enable = getattr(inner, "activation_checkpointing_enable", inner.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
+    else:
+        getattr(inner, "activation_checkpointing_disable", inner.gradient_checkpointing_disable)()
+    inner.train()
+
+
+class _Flash(torch.autograd.Function):  # type: ignore[misc]
+    """Takes and keeps the memory that FlashAttention does."""
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        ctx.save_for_backward(query, key, value, out, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
+
+
+def _attend(copies: bool, module: Any, *inputs: torch.Tensor | None, **_: Any) -> tuple[torch.Tensor, None]:
+    query, key, value = (tensor.transpose(1, 2) for tensor in inputs[:3] if tensor is not None)
+    if copies:
+        more = query.shape[2] // key.shape[2]
+        key, value = (tensor.repeat_interleave(more, dim=2) for tensor in (key, value))
+    return _Flash.apply(query, key, value), None
+
+
+_NAMES = {True: "toolrl_plan", False: "toolrl_plan_with_copies"}
+"""Of the attention that copies no keys, and of the one that does; transformers makes no mask for either."""
+for _shares, _name in _NAMES.items():
+    AttentionInterface.register(_name, partial(_attend, not _shares))
+
+
+@contextmanager
+def _attention(inner: Any, shares: bool) -> Iterator[None]:
+    config = inner.config.get_text_config()
+    before, config._attn_implementation = config._attn_implementation, _NAMES[shares]
+    try:
+        yield
+    finally:
+        config._attn_implementation = before

@@ -1,0 +1,145 @@
+"""What `toolrl plan` prints, and what `toolrl train` refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from toolrl.config.model import Config
+from toolrl.errors import ConfigError, first_line
+from toolrl_plugin_torch.plan.advice import advice
+from toolrl_plugin_torch.plan.gpus import GIB, Gpu, gpu_here, parse_gpu
+from toolrl_plugin_torch.plan.memory import MemoryPlan, Setting, plan_memory
+from toolrl_plugin_torch.plan.sizes import PolicySizes
+from toolrl_plugin_torch.plan.speed import step_seconds
+
+
+def plan(config: Config, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, dict[str, Any]]:
+    """The plan as text, and as JSON's values. `gpu` is as on the command line; None for the device that is here.
+    Raises ConfigError."""
+    device, count = parse_gpu(gpu) if gpu is not None else (_here(config), torch.cuda.device_count())
+    sizes = PolicySizes(config.model, source, torch.device("cuda"))
+    setting = Setting(config, engine, sizes, device, _ranks(config, count * nodes))
+    found = plan_memory(setting)
+    facts = _facts(setting, found)
+    facts["advice"] = [] if found.fits else [{"set": step, "peak_gib": _gib(it.peak)} for step, it in advice(setting)]
+    return _text(facts), facts
+
+
+def refuse(config: Config, source: str, engine: Any, device: torch.device, ranks: int) -> str | None:
+    """A warning for a run that is unlikely to fit the CUDA device that it is about to start on, None for one that
+    is likely to. Raises ConfigError for one that can't."""
+    try:
+        setting = Setting(config, engine, PolicySizes(config.model, source, device), gpu_here(device), ranks)
+        least, likely = plan_memory(setting, certain=True), plan_memory(setting)
+    except Exception as error:  # noqa: BLE001 - what can't be planned may run all the same
+        return f"the run's memory can't be planned: {first_line(error)}"
+    if least.fits and likely.fits:
+        return None
+    worst = likely if least.fits else least
+    phase = max(worst.phases, key=lambda name: worst.phases[name])
+    why = worst.notes or [f"{phase} takes {_gib(worst.peak)} GiB of the {_gib(worst.gpu.bytes)} that {worst.gpu.name} has"]
+    held = ", ".join(f"{name} {_gib(size)}" for name, size in worst.parts.items() if size)
+    text = f"{'; '.join(why)} ({held})"
+    if least.fits:
+        return f"the run may not fit: {text}; `toolrl plan` says what would change that"
+    fits = "".join(f"It fits with {_settings(step)}. " for step, _ in advice(setting)[:1])
+    raise ConfigError(f"the run can't fit: {text}", hint=f"{fits}`toolrl plan CONFIG` shows all figures.")
+
+
+def _here(config: Config) -> Gpu:
+    if not torch.cuda.is_available():
+        raise ConfigError("there is no CUDA device here to plan for", hint="Name one, such as --gpu h200 or --gpu 48.")
+    return gpu_here(torch.device("cuda:0" if config.device in ("auto", "cpu") else config.device))
+
+
+def _ranks(config: Config, gpus: int) -> int:
+    """Ranks on so many GPUs: those that the config has Ray place, or one on each GPU that workers leave."""
+    cluster = config.cluster
+    workers = -(-cluster.rollout_workers * cluster.worker_gpus // 1)
+    ranks = cluster.trainer_workers or max(gpus - int(workers), 1)
+    if ranks * max(cluster.trainer_gpus, 1) + workers > gpus:
+        raise ConfigError(
+            f"cluster: {ranks} ranks and {workers:g} GPUs of rollout workers need more than the {gpus} of --gpu and --nodes",
+            hint="Give more of them, such as --gpu h200:8 --nodes 2.",
+        )
+    return ranks
+
+
+def _settings(step: dict[str, Any]) -> str:
+    return ", ".join(f"{path}={json.dumps(value)}" for path, value in step.items())
+
+
+def _gib(size: float) -> float:
+    return round(size / GIB, 1)
+
+
+def _facts(setting: Setting, found: MemoryPlan) -> dict[str, Any]:
+    """All that is known, as JSON's values; memory in GiB."""
+    sizes = setting.sizes
+    verdict = "no" if not found.fits else "tight" if found.tight else "yes"
+    return {
+        "model": sizes.name,
+        "parameters": sizes.parameters,
+        "trained": sizes.trained,
+        "dtype": str(sizes.dtype).removeprefix("torch."),
+        "gpu": found.gpu.name,
+        "gpu_gib": _gib(found.gpu.bytes),
+        "ranks": setting.ranks,
+        "tokens_per_microbatch": setting.tokens,
+        "gradient_checkpointing": setting.checkpointing,
+        "activations_known": found.measured,
+        "parts_gib": {name: _gib(size) for name, size in found.parts.items()},
+        "phases_gib": {name: _gib(size) for name, size in found.phases.items()},
+        "host_gib": _gib(found.host),
+        "peak_gib": _gib(found.peak),
+        "fits": verdict,
+        "notes": found.notes,
+        "step_seconds": {name: [round(end, 1) for end in ends] for name, ends in step_seconds(setting).items()},
+        "sampled_tokens": setting.sampled,
+    }
+
+
+_SAYS = {
+    "weights": "{dtype}",
+    "gradients": "in float32, during an update",
+    "optimizer": "AdamW: two averages and masters",
+    "reference": "for the KL term",
+    "activations": "{tokens_per_microbatch:,} tokens, gradient checkpointing {gradient_checkpointing}",
+    "workspace": "head, the gradient of one tensor, a layer's recomputation or gathering",
+    "engine": "weights of its own and cache",
+    "context": "CUDA and its libraries, taken to be so large",
+}
+
+
+def _text(facts: dict[str, Any]) -> str:
+    lines = [
+        f"{facts['model']}, {facts['parameters'] / 1e9:.2f} billion parameters, {facts['trained'] / 1e9:.2f} trained",
+        f"{facts['ranks']} × {facts['gpu']} ({facts['gpu_gib']} GiB), one rank each",
+        "",
+        "GiB on each rank",
+    ]
+    for name, size in facts["parts_gib"].items():
+        lines.append(f"  {name:<20} {size:>8.1f}  {_SAYS.get(name, '').format(**facts)}".rstrip())
+    lines += ["", "GiB at most in each phase"]
+    lines += [f"  {name:<20} {size:>8.1f}" for name, size in facts["phases_gib"].items()]
+    if facts["host_gib"]:
+        lines.append(f"  in the host's memory {facts['host_gib']:>8.1f}")
+    if not facts["activations_known"]:
+        lines.append("activations aren't known: this model can't be computed without its weights")
+    lines += ["", *facts["notes"]]
+    says = {"yes": "fits", "tight": "fits with little to spare", "no": "doesn't fit"}[facts["fits"]]
+    lines.append(f"peak {facts['peak_gib']} of {facts['gpu_gib']} GiB: {says}")
+    for step in facts["advice"]:
+        lines.append(f"  fits with {_settings(step['set'])} (peak {step['peak_gib']})")
+    if facts["fits"] == "no" and not facts["advice"]:
+        lines.append("  no setting that this command tries makes it fit")
+    if facts["step_seconds"]:
+        lines += ["", "seconds of a step, from published speeds"]
+        lines += [f"  {name:<20} {low:>8.1f} to {high:.1f}" for name, (low, high) in facts["step_seconds"].items()]
+        lines.append(
+            f"  an episode samples a quarter to all of {facts['sampled_tokens']:,} tokens; tools and rewards come on top"
+        )
+    return "\n".join(lines)
