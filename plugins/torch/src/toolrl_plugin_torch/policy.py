@@ -147,7 +147,9 @@ def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dt
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     loader, settings = model_settings(config, source)
     _note_dtype(settings, dtype)
-    processor = _load_processor(words, tokenizer, options) if loader is transformers.AutoModelForImageTextToText else None
+    processor = (
+        _load_processor(words, tokenizer, options) if loader is transformers.AutoModelForImageTextToText else None
+    )
     if config.attention is not None:
         options["attn_implementation"] = config.attention
     return loader.from_pretrained(source, dtype=dtype, config=settings, **options), processor

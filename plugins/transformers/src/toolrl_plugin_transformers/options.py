@@ -32,7 +32,16 @@ class TransformersEngineOptions(BaseModel):
     )
 
     def device_bytes(
-        self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, beside: bool, overlap: bool
+        self,
+        *,
+        device: int,
+        weights: int,
+        trained: int,
+        token: int,
+        longest: int,
+        episodes: int,
+        beside: bool,
+        overlap: bool,
     ) -> tuple[int, int, int]:
         """Of a GPU of `device` bytes, for `toolrl plan`: the cache grows with the episodes, up to its limit."""
         copies = overlap if self.own_weights is None else self.own_weights

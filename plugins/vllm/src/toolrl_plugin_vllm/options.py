@@ -175,7 +175,16 @@ class VllmEngineOptions(BaseModel):
         return self.separate_process or self.parts > 1
 
     def device_bytes(
-        self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, beside: bool, overlap: bool
+        self,
+        *,
+        device: int,
+        weights: int,
+        trained: int,
+        token: int,
+        longest: int,
+        episodes: int,
+        beside: bool,
+        overlap: bool,
     ) -> tuple[int, int, int]:
         """Of a GPU of `device` bytes, for `toolrl plan`: vLLM takes its share of it whole, or what `cache_gib` says."""
         from toolrl_plugin_vllm.devices import fraction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, islice
@@ -55,6 +56,9 @@ def _changes(setting: Setting) -> Iterator[Change]:
         yield f"{_ENGINE}sleep_level", 1 if engine.lora == "adapter" else 2
     if hasattr(engine, "memory_fraction") and engine.cache_gib is None:
         yield f"{_ENGINE}memory_fraction", 0.25
+        least, most, _ = setting.engine_bytes()
+        if least > most:
+            yield f"{_ENGINE}memory_fraction", math.ceil(20 * least / setting.gpu.bytes) / 20
     if hasattr(engine, "cache_tokens"):
         yield f"{_ENGINE}cache_tokens", max(setting.longest, 64) * 8
     tokens = config.trainer.tokens_per_microbatch

@@ -1,7 +1,7 @@
 """Bytes on the GPU of each rank, phase by phase.
 
-A rank holds weights, AdamW's state, a reference and a critic all the time, unless `trainer.offload` has them wait on the
-CPU; gradients and activations come with an update; the engine holds its part while it samples, and what it keeps
+A rank holds weights, AdamW's state, a reference and a critic all the time, unless `trainer.offload` has them wait on
+the CPU; gradients and activations come with an update; the engine holds its part while it samples, and what it keeps
 while it rests. With several ranks FSDP spreads what is trained, and gathers one layer after another.
 """
 
@@ -134,7 +134,9 @@ def plan_memory(setting: Setting, *, certain: bool = False) -> MemoryPlan:
     least, most, resting = setting.engine_bytes()
     notes = []
     if least > most:
-        notes.append(f"the engine may take {most / GIB:.1f} GiB, and needs {least / GIB:.1f} for its weights and one episode")
+        notes.append(
+            f"the engine may take {most / GIB:.1f} GiB, and needs {least / GIB:.1f} for its weights and one episode"
+        )
     passes = None if certain else setting.passes()
     saved, peak, scoring = (passes.saved, passes.peak, passes.scoring) if passes else (0, 0, 0)
     gradients = 0 if "gradients" in away else sizes.gradients // share
@@ -171,8 +173,9 @@ def _held(setting: Setting, share: int) -> dict[str, int]:
     sizes, config = setting.sizes, setting.config
     weights, optimizer = sizes.weights, sizes.optimizer
     if setting.sharded:  # A shard in float32 is its own master.
-        weights, optimizer = weights - sizes.trained_weights + sizes.masters, optimizer - (
-            sizes.masters if sizes.dtype.itemsize < 4 else 0
+        weights, optimizer = (
+            weights - sizes.trained_weights + sizes.masters,
+            optimizer - (sizes.masters if sizes.dtype.itemsize < 4 else 0),
         )
     held = {"weights": weights // share, "optimizer": optimizer // share}
     if config.algorithm.kl_coef:

@@ -40,7 +40,9 @@ def refuse(config: Config, source: str, engine: Any, device: torch.device, ranks
         return None
     worst = likely if least.fits else least
     phase = max(worst.phases, key=lambda name: worst.phases[name])
-    why = worst.notes or [f"{phase} takes {_gib(worst.peak)} GiB of the {_gib(worst.gpu.bytes)} that {worst.gpu.name} has"]
+    why = worst.notes or [
+        f"{phase} takes {_gib(worst.peak)} GiB of the {_gib(worst.gpu.bytes)} that {worst.gpu.name} has"
+    ]
     held = ", ".join(f"{name} {_gib(size)}" for name, size in worst.parts.items() if size)
     text = f"{'; '.join(why)} ({held})"
     if least.fits:
@@ -62,7 +64,7 @@ def _ranks(config: Config, gpus: int) -> int:
     ranks = cluster.trainer_workers or max(gpus - int(workers), 1)
     if ranks * max(cluster.trainer_gpus, 1) + workers > gpus:
         raise ConfigError(
-            f"cluster: {ranks} ranks and {workers:g} GPUs of rollout workers need more than the {gpus} of --gpu and --nodes",
+            f"cluster: {ranks} ranks and {workers:g} GPUs of rollout workers, and --gpu and --nodes give {gpus}",
             hint="Give more of them, such as --gpu h200:8 --nodes 2.",
         )
     return ranks
@@ -114,6 +116,10 @@ _SAYS = {
 }
 
 
+_ASSUMED = """  an episode samples a quarter to all of {sampled_tokens:,} tokens; decoding reads at 0.7 to 0.25
+  of the memory's speed, an update computes at 0.4 to 0.1 of the GPU's; tools and rewards come on top"""
+
+
 def _text(facts: dict[str, Any]) -> str:
     lines = [
         f"{facts['model']}, {facts['parameters'] / 1e9:.2f} billion parameters, {facts['trained'] / 1e9:.2f} trained",
@@ -139,7 +145,5 @@ def _text(facts: dict[str, Any]) -> str:
     if facts["step_seconds"]:
         lines += ["", "seconds of a step, from published speeds"]
         lines += [f"  {name:<20} {low:>8.1f} to {high:.1f}" for name, (low, high) in facts["step_seconds"].items()]
-        lines.append(
-            f"  an episode samples a quarter to all of {facts['sampled_tokens']:,} tokens; tools and rewards come on top"
-        )
+        lines.append(_ASSUMED.format(**facts))
     return "\n".join(lines)

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import transformers
 
 from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.adapters.lora import LoraAdapter, adapter_base

@@ -1,8 +1,8 @@
 """Seconds that a step may take, as a range: arithmetic over published speeds, not a measurement.
 
-A decoding step reads all weights and the cache of its episodes once; an update multiplies each token with each weight
-twice forward and four times backward, twice more where layers are computed again, and two thirds of the backward pass where
-the weights are frozen. Tools and rewards aren't counted.
+A decoding step reads all weights and the cache of its episodes once. An update makes two operations for each token and
+weight forward and four backward (two where the weights are frozen), and two more where layers are computed again. Tools
+and rewards aren't counted.
 """
 
 from __future__ import annotations
