@@ -162,7 +162,7 @@ class PlansMemory(Protocol):
 
     def plan(self, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, Mapping[str, Any]]:
         """A plan for nodes with these GPUs (None: those here), as text and as JSON's values; `fits` is one of them:
-        yes, tight or no. Raises ConfigError."""
+        yes, tight, unknown or no. Raises ConfigError."""
         ...
 
     def check_memory(self, source: str, engine: Any, ranks: int) -> None:

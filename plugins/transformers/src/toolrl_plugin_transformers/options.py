@@ -32,20 +32,11 @@ class TransformersEngineOptions(BaseModel):
     )
 
     def device_bytes(
-        self,
-        *,
-        device: int,
-        weights: int,
-        trained: int,
-        token: int,
-        longest: int,
-        episodes: int,
-        beside: bool,
-        overlap: bool,
+        self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, overlap: bool
     ) -> tuple[int, int, int]:
-        """Of a GPU of `device` bytes, for `toolrl plan`: the cache grows with the episodes, up to its limit."""
-        copies = overlap if self.own_weights is None else self.own_weights
-        own = (trained if copies else 0) if beside else weights
+        """Of the trainer's GPU, for `toolrl plan`: at least, at most, and while the trainer works. The cache grows with
+        the episodes, up to its limit; a copy of the weights shares those that aren't trained."""
+        copied = trained if (overlap if self.own_weights is None else self.own_weights) else 0
         limit = device // 4 if self.cache_tokens is None else self.cache_tokens * token
-        most = own + min(limit, min(self.max_batch, episodes) * longest * token)
+        most = copied + min(limit, min(self.max_batch, episodes) * longest * token)
         return 0, most, most

@@ -175,30 +175,20 @@ class VllmEngineOptions(BaseModel):
         return self.separate_process or self.parts > 1
 
     def device_bytes(
-        self,
-        *,
-        device: int,
-        weights: int,
-        trained: int,
-        token: int,
-        longest: int,
-        episodes: int,
-        beside: bool,
-        overlap: bool,
+        self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, overlap: bool
     ) -> tuple[int, int, int]:
-        """Of a GPU of `device` bytes, for `toolrl plan`: vLLM takes its share of it whole, or what `cache_gib` says."""
+        """Of the trainer's GPU, for `toolrl plan`: at least, at most, and while the trainer works. vLLM takes its share
+        whole, and must have room there for an episode of the greatest length."""
         from toolrl_plugin_vllm.devices import fraction
 
-        if beside and self.devices is not None:
+        if self.devices is not None:
             return 0, 0, 0  # GPUs of its own
         held, gib = weights // self.parts, 2**30
-        # One episode of the greatest length must fit, or vLLM doesn't start.
-        least = held + gib + (self.max_length or longest) * token // self.parts
-        most = int(fraction(self, shared=beside, gpus=None) * device)
+        most = int(fraction(self, shared=True, gpus=None) * device)
         if self.cache_gib is not None:
             most = held + gib + int(self.cache_gib * gib)
-        resting = most if overlap or not self.sleep_level else gib
-        return max(least, most), most, resting
+        least = max(held + (self.max_length or longest) * token // self.parts, most)
+        return least, most, most if overlap or not self.sleep_level else gib
 
 
 class OpenaiEngineOptions(BaseModel):

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from toolrl.errors import ConfigError
 from toolrl_plugin_torch.options import LoraConfig
 from toolrl_plugin_torch.plan.memory import MemoryPlan, Setting, plan_memory
 from toolrl_plugin_torch.plan.sizes import PolicySizes
@@ -32,8 +33,8 @@ def advice(setting: Setting) -> list[tuple[dict[str, Any], MemoryPlan]]:
             ({path: value if path != "model.lora" else {} for path, value in chosen}, plan)
             for chosen in combinations(changes, count)
             if len({path for path, _ in chosen}) == count
-            and (plan := plan_memory(_changed(setting, chosen, sizes))).fits
-            and not plan.tight
+            and (changed := _changed(setting, chosen, sizes)) is not None
+            and (plan := plan_memory(changed)).verdict == "yes"
         )
         if found := list(islice(fitting, _SHOWN)):
             return found
@@ -72,7 +73,8 @@ def _changes(setting: Setting) -> Iterator[Change]:
     yield from (("ranks", ranks) for ranks in _RANKS if ranks > setting.ranks)
 
 
-def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, PolicySizes]) -> Setting:
+def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, PolicySizes]) -> Setting | None:
+    """The setting with the changes; None where it can't be, as peft isn't installed, say."""
     config, engine, ranks = setting.config, setting.engine, setting.ranks
     for path, value in changes:
         section, _, name = path.partition(".")
@@ -85,8 +87,10 @@ def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, Pol
     sizes = setting.sizes
     if config.model.lora is not setting.config.model.lora or config.model.dtype != setting.config.model.dtype:
         key = f"{config.model.lora} {config.model.dtype}"
-        sizes = known.get(key) or PolicySizes(config.model, sizes.source, torch.device("cuda"))
-        known[key] = sizes
+        try:
+            sizes = known[key] = known.get(key) or PolicySizes(config.model, sizes.source, torch.device("cuda"))
+        except ConfigError:
+            return None
     if ranks > 1 and config.trainer.offload:  # FSDP has cluster.cpu_offload in its place.
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"offload": []})})
     return replace(setting, config=config, engine=engine, ranks=ranks, sizes=sizes)

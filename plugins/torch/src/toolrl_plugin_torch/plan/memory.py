@@ -63,38 +63,29 @@ class Setting:
     def sharded(self) -> bool:
         return self.ranks > 1 or self.config.cluster.shard is True
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether the engine beside a rank samples while the rank trains."""
+        return bool(self.config.rollout.max_staleness) and not self.config.cluster.rollout_workers
+
     def passes(self) -> PassBytes | None:
         """Of a micro-batch; None where the model can't be computed without data."""
         config, sizes = self.config, self.sizes
-        return sizes.passes(
-            self.tokens,
-            checkpointing=self.checkpointing,
-            shares=config.trainer.share_prefix is not False and not config.deterministic and sizes.dtype.itemsize == 2,
-            entropy=bool(config.algorithm.entropy_coef),
-        )
+        shares = config.trainer.share_prefix is not False and not config.deterministic and sizes.dtype.itemsize == 2
+        entropy = bool(config.algorithm.entropy_coef)
+        return sizes.passes(self.tokens, checkpointing=self.checkpointing, shares=shares, entropy=entropy)
 
-    def engine_bytes(self) -> tuple[int, int, int]:
-        """Of the engine beside a rank: at least, at most, and while the rank trains; 0 where it tells nothing."""
+    def engine_bytes(self, *, certain: bool = False) -> tuple[int, int, int]:
+        """Of the engine beside a rank: at least, at most, and while the rank trains; 0 where its options don't say.
+        `certain`: with a cache of any size."""
         ask = getattr(self.engine, "device_bytes", None)
-        if ask is None or not self.samples:
+        if ask is None or self.config.cluster.rollout_workers:
             return 0, 0, 0
-        sizes, rollout = self.sizes, self.config.rollout
-        found: tuple[int, int, int] = ask(
-            device=self.gpu.bytes,
-            weights=sizes.weights,
-            trained=sizes.trained_weights,
-            token=sizes.token,
-            longest=self.longest,
-            episodes=min(rollout.concurrency, self.episodes),
-            beside=True,
-            overlap=bool(rollout.max_staleness),
-        )
-        return found
-
-    @property
-    def samples(self) -> bool:
-        """Whether the ranks sample, and not workers of a cluster."""
-        return not self.config.cluster.rollout_workers
+        sizes, episodes = self.sizes, min(self.config.rollout.concurrency, self.episodes)
+        model = {"weights": sizes.weights, "trained": sizes.trained_weights, "token": 0 if certain else sizes.token}
+        load = {"device": self.gpu.bytes, "longest": self.longest, "episodes": episodes, "overlap": self.overlaps}
+        least, most, resting = ask(**model, **load)
+        return (least, min(least, most), resting if resting == most else 0) if certain else (least, most, resting)
 
 
 @dataclass
@@ -118,71 +109,59 @@ class MemoryPlan:
         return max(self.phases.values())
 
     @property
-    def fits(self) -> bool:
-        return not self.notes and self.peak <= self.gpu.bytes
-
-    @property
-    def tight(self) -> bool:
-        """So near to all memory that fragments of free memory may decide."""
-        return self.peak > 0.92 * self.gpu.bytes
+    def verdict(self) -> str:
+        """yes, no, tight (fragments of free memory may decide), or unknown (activations come on top)."""
+        if self.notes or self.peak > self.gpu.bytes:
+            return "no"
+        return "unknown" if not self.measured else "tight" if self.peak > 0.92 * self.gpu.bytes else "yes"
 
 
 def plan_memory(setting: Setting, *, certain: bool = False) -> MemoryPlan:
     """The plan of a setting. `certain`: only what is there in any case, without activations and caches that grow."""
-    sizes, config, share = setting.sizes, setting.config, setting.ranks if setting.sharded else 1
+    sizes, share = setting.sizes, setting.ranks if setting.sharded else 1
     held, away = _held(setting, share), _away(setting)
-    least, most, resting = setting.engine_bytes()
+    least, most, resting = setting.engine_bytes(certain=certain)
+    passes = None if certain else setting.passes()
+    saved, peak = (passes.saved, passes.peak) if passes else (0, 0)
+    gradients = sizes.gradients // share
+    gathered = context = one = 0
+    if not certain:
+        gathered = _gathered(sizes) if setting.sharded else 0
+        context = CONTEXT * (2 if setting.ranks > 1 else 1)
+        # Tensors are gathered, or merged with an adapter, one at a time.
+        one = 2 * sizes.largest if setting.sharded or setting.config.model.lora else 0
+    always = context + sum(size for name, size in held.items() if name not in away)
+    peak_or_step = gathered + max(peak, STEP if "optimizer" in away and not certain else 0)
+    summed = 0 if "gradients" in away else gradients
+    # The pass of a reference takes less than that of an update, also where it comes to the GPU for it.
+    phases = {"rollout": always + most, "update": always + resting + summed + peak_or_step}
+    if "critic" in held:
+        brought = held["critic"] if "critic" in away else 0
+        phases["critic"] = always + resting + brought + int(summed * sizes.body) + peak_or_step
+    phases["hand-over"] = always + most + one
+    parts = {**held, "gradients": gradients, "activations": saved, "workspace": peak - saved + gathered}
+    host = sum(parts[name] for name in away if name in parts)
     notes = []
     if least > most:
-        notes.append(
-            f"the engine may take {most / GIB:.1f} GiB, and needs {least / GIB:.1f} for its weights and one episode"
-        )
-    passes = None if certain else setting.passes()
-    saved, peak, scoring = (passes.saved, passes.peak, passes.scoring) if passes else (0, 0, 0)
-    gradients = 0 if "gradients" in away else sizes.gradients // share
-    gathered = _gathered(sizes) if setting.sharded and not certain else 0
-    context = 0 if certain else CONTEXT * (2 if setting.ranks > 1 else 1)
-    if certain:
-        most, resting = min(least, most), min(least, resting)
-    if config.rollout.max_staleness and setting.samples:
-        resting = most  # It samples meanwhile.
-
-    def with_(*names: str) -> int:
-        """What is always there, and these where they are held."""
-        return context + sum(size for name, size in held.items() if name not in away or name in names)
-
-    computing = gathered + gradients + resting + max(peak, STEP if "optimizer" in away else 0)
-    phases = {"rollout": with_() + most, "update": with_() + computing}
-    if "reference" in held:
-        phases["reference"] = with_("reference") + gathered + scoring + resting
-    if "critic" in held:
-        phases["critic"] = with_("critic") + computing
-    # Tensors are gathered, or merged with an adapter, one at a time.
-    one = 0 if certain or not (setting.sharded or config.model.lora) else 2 * sizes.largest
-    phases["hand-over"] = with_() + most + one
-    parts = {"weights": held["weights"], "optimizer": held["optimizer"], "gradients": sizes.gradients // share}
-    parts |= {**held, "activations": saved, "workspace": peak - saved + gathered, "engine": most, "context": context}
-    waiting = {**held, "gradients": sizes.gradients // share}
-    return MemoryPlan(
-        setting.gpu, parts, phases, sum(waiting[name] for name in away & set(waiting)), passes is not None, notes
-    )
+        needs = f"{least / GIB:.1f} for its weights and one episode"
+        notes.append(f"the engine may take {most / GIB:.1f} GiB, and needs {needs}")
+    parts |= {"engine": most, "context": context}
+    return MemoryPlan(setting.gpu, parts, phases, host, passes is not None, notes)
 
 
 def _held(setting: Setting, share: int) -> dict[str, int]:
     """By name, what one of `share` ranks holds between the phases of a step."""
     sizes, config = setting.sizes, setting.config
     weights, optimizer = sizes.weights, sizes.optimizer
-    if setting.sharded:  # A shard in float32 is its own master.
-        weights, optimizer = (
-            weights - sizes.trained_weights + sizes.masters,
-            optimizer - (sizes.masters if sizes.dtype.itemsize < 4 else 0),
-        )
+    if setting.sharded and sizes.dtype.itemsize < 4:  # A shard in float32 is its own master.
+        weights, optimizer = weights - sizes.trained_weights + sizes.masters, optimizer - sizes.masters
     held = {"weights": weights // share, "optimizer": optimizer // share}
     if config.algorithm.kl_coef:
         held["reference"] = (sizes.weights if config.model.lora is None else 0) // share
     if config.algorithm.baseline == "critic" and config.algorithm.advantage is None:
-        held["critic"] = (sizes.masters if setting.sharded else sizes.trained_weights) // share
-        held["critic's optimizer"] = optimizer // share
+        trained = sizes.masters if setting.sharded else sizes.trained_weights
+        held["critic"] = int(trained * sizes.body) // share
+        held["critic's optimizer"] = int(optimizer * sizes.body) // share
     return held
 
 

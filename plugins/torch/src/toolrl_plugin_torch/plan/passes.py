@@ -35,8 +35,6 @@ class PassBytes:
     """Alive when the forward pass of the layers has ended: what the backward pass needs."""
     peak: int
     """Most at once in a forward and a backward pass, the head's among them."""
-    scoring: int
-    """Most at once in a forward pass without gradients."""
 
 
 def pass_bytes(
@@ -67,7 +65,7 @@ def pass_bytes(
     return PassBytes(*(two + more * (two - one) for one, two in zip(*found, strict=True)))
 
 
-def _counted(model: Any, tokens: int, entropy: bool, clear: Callable[[], None]) -> tuple[int, int, int]:
+def _counted(model: Any, tokens: int, entropy: bool, clear: Callable[[], None]) -> tuple[int, int]:
     """`PassBytes`, computed."""
     inner = without_adapter(model)
     head = inner.get_output_embeddings()
@@ -84,12 +82,8 @@ def _counted(model: Any, tokens: int, entropy: bool, clear: Callable[[], None]) 
         return found.sum() + entropies.sum() if entropy else found.sum()
 
     with _LiveBytes([*model.parameters(), *model.buffers(), ids]) as live:
-        with torch.no_grad():
-            scored = logprobs(hidden())
-        scoring = live.peak
         # The second of two micro-batches: the first leaves the sums of gradients.
         logprobs(hidden()).backward()
-        del scored
         live.peak = before = live.bytes
         states = hidden()
         saved = live.bytes - before
@@ -97,7 +91,7 @@ def _counted(model: Any, tokens: int, entropy: bool, clear: Callable[[], None]) 
         del states
         most = live.peak - before
     clear()
-    return saved, most, scoring
+    return saved, most
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[misc]

@@ -24,7 +24,9 @@ def plan(config: Config, source: str, engine: Any, gpu: str | None, nodes: int) 
     setting = Setting(config, engine, sizes, device, _ranks(config, count * nodes))
     found = plan_memory(setting)
     facts = _facts(setting, found)
-    facts["advice"] = [] if found.fits else [{"set": step, "peak_gib": _gib(it.peak)} for step, it in advice(setting)]
+    facts["advice"] = (
+        [] if found.verdict != "no" else [{"set": step, "peak_gib": _gib(it.peak)} for step, it in advice(setting)]
+    )
     return _text(facts), facts
 
 
@@ -36,16 +38,16 @@ def refuse(config: Config, source: str, engine: Any, device: torch.device, ranks
         least, likely = plan_memory(setting, certain=True), plan_memory(setting)
     except Exception as error:  # noqa: BLE001 - what can't be planned may run all the same
         return f"the run's memory can't be planned: {first_line(error)}"
-    if least.fits and likely.fits:
+    if "no" not in (least.verdict, likely.verdict):
         return None
-    worst = likely if least.fits else least
+    worst = least if least.verdict == "no" else likely
     phase = max(worst.phases, key=lambda name: worst.phases[name])
     why = worst.notes or [
         f"{phase} takes {_gib(worst.peak)} GiB of the {_gib(worst.gpu.bytes)} that {worst.gpu.name} has"
     ]
     held = ", ".join(f"{name} {_gib(size)}" for name, size in worst.parts.items() if size)
     text = f"{'; '.join(why)} ({held})"
-    if least.fits:
+    if worst is likely:
         return f"the run may not fit: {text}; `toolrl plan` says what would change that"
     fits = "".join(f"It fits with {_settings(step)}. " for step, _ in advice(setting)[:1])
     raise ConfigError(f"the run can't fit: {text}", hint=f"{fits}`toolrl plan CONFIG` shows all figures.")
@@ -81,7 +83,6 @@ def _gib(size: float) -> float:
 def _facts(setting: Setting, found: MemoryPlan) -> dict[str, Any]:
     """All that is known, as JSON's values; memory in GiB."""
     sizes = setting.sizes
-    verdict = "no" if not found.fits else "tight" if found.tight else "yes"
     return {
         "model": sizes.name,
         "parameters": sizes.parameters,
@@ -92,12 +93,11 @@ def _facts(setting: Setting, found: MemoryPlan) -> dict[str, Any]:
         "ranks": setting.ranks,
         "tokens_per_microbatch": setting.tokens,
         "gradient_checkpointing": setting.checkpointing,
-        "activations_known": found.measured,
         "parts_gib": {name: _gib(size) for name, size in found.parts.items()},
         "phases_gib": {name: _gib(size) for name, size in found.phases.items()},
         "host_gib": _gib(found.host),
         "peak_gib": _gib(found.peak),
-        "fits": verdict,
+        "fits": found.verdict,
         "notes": found.notes,
         "step_seconds": {name: [round(end, 1) for end in ends] for name, ends in step_seconds(setting).items()},
         "sampled_tokens": setting.sampled,
@@ -116,6 +116,12 @@ _SAYS = {
 }
 
 
+_VERDICTS = {
+    "yes": "fits",
+    "tight": "fits with little to spare",
+    "no": "doesn't fit",
+    "unknown": "activations come on top, and aren't known: this model can't be computed without its weights",
+}
 _ASSUMED = """  an episode samples a quarter to all of {sampled_tokens:,} tokens; decoding reads at 0.7 to 0.25
   of the memory's speed, an update computes at 0.4 to 0.1 of the GPU's; tools and rewards come on top"""
 
@@ -133,11 +139,8 @@ def _text(facts: dict[str, Any]) -> str:
     lines += [f"  {name:<20} {size:>8.1f}" for name, size in facts["phases_gib"].items()]
     if facts["host_gib"]:
         lines.append(f"  in the host's memory {facts['host_gib']:>8.1f}")
-    if not facts["activations_known"]:
-        lines.append("activations aren't known: this model can't be computed without its weights")
     lines += ["", *facts["notes"]]
-    says = {"yes": "fits", "tight": "fits with little to spare", "no": "doesn't fit"}[facts["fits"]]
-    lines.append(f"peak {facts['peak_gib']} of {facts['gpu_gib']} GiB: {says}")
+    lines.append(f"peak {facts['peak_gib']} of {facts['gpu_gib']} GiB: {_VERDICTS[facts['fits']]}")
     for step in facts["advice"]:
         lines.append(f"  fits with {_settings(step['set'])} (peak {step['peak_gib']})")
     if facts["fits"] == "no" and not facts["advice"]:

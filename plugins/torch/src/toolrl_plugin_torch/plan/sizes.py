@@ -16,6 +16,7 @@ from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig
 from toolrl_plugin_torch.plan.passes import PassBytes, pass_bytes
 from toolrl_plugin_torch.policy import model_settings
 from toolrl_plugin_torch.prefixes.sharing import reason_by_config
+from toolrl_plugin_torch.prefixes.tree_attention import without_adapter
 from toolrl_plugin_torch.sharding.fsdp import blocks
 
 
@@ -56,6 +57,9 @@ class PolicySizes:
         states = [tensor for tensor in self._optimizer.tensors().values() if tensor.untyped_storage()._cdata not in own]
         self.optimizer = _nbytes(states)
         """AdamW's averages, and masters where the weights are in 16 bits."""
+        body = _numel(p for p in without_adapter(self.model).base_model.parameters() if p.requires_grad)
+        self.body = body / self.trained
+        """The share of trained parameters that a critic's body has: all but the head."""
         self.largest = max(tensor.nbytes for tensor in self.model.parameters())
         layers = [_numel(block.parameters()) for block in blocks(self.model)]
         self.layers = len(layers)
