@@ -53,7 +53,7 @@ class Setting:
     @property
     def tokens(self) -> int:
         """Of a micro-batch: its budget, or an episode's that is longer where the config says so."""
-        return max(self.config.trainer.tokens_per_microbatch, self.config.rollout.max_episode_tokens or 0)
+        return int(max(self.config.trainer.tokens_per_microbatch, self.config.rollout.max_episode_tokens or 0))
 
     @property
     def checkpointing(self) -> bool:
@@ -177,5 +177,5 @@ def _away(setting: Setting) -> set[str]:
 def _gathered(sizes: PolicySizes) -> int:
     """What FSDP brings together on a rank: embedding and head all the while and a layer, each with its gradient, which
     is summed in float32; and the layer that comes next."""
-    size = sizes.dtype.itemsize
+    size: int = sizes.dtype.itemsize
     return (sizes.outside + sizes.layer) * (2 * size + 4) + sizes.layer * size

@@ -16,7 +16,7 @@ from toolrl_plugin_torch.plan.sizes import PolicySizes
 from toolrl_plugin_torch.plan.speed import step_seconds
 
 
-def plan(config: Config, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, dict[str, Any]]:
+def plan(config: Any, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, dict[str, Any]]:
     """The plan as text, and as JSON's values. `gpu` is as on the command line; None for the device that is here.
     Raises ConfigError."""
     device, count = parse_gpu(gpu) if gpu is not None else (_here(config), torch.cuda.device_count())
@@ -30,7 +30,7 @@ def plan(config: Config, source: str, engine: Any, gpu: str | None, nodes: int) 
     return _text(facts), facts
 
 
-def refuse(config: Config, source: str, engine: Any, device: torch.device, ranks: int) -> str | None:
+def refuse(config: Any, source: str, engine: Any, device: torch.device, ranks: int) -> str | None:
     """A warning for a run that is unlikely to fit the CUDA device that it is about to start on, None for one that
     is likely to. Raises ConfigError for one that can't."""
     try:
