@@ -146,8 +146,8 @@ def _missing_on_hub(name: str) -> str | None:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         if not cached:
             return (
-                f"model.path: there is no folder {name!r} here, and it isn't in the hub's cache; the hub can't be "
-                f"asked: {reason[0]}"
+                f"model.path: {name!r} is no folder here and isn't in the hub's cache, and the hub can't be reached "
+                f"({reason[0]}); where it can, run `hf download {name} --local-dir FOLDER`, and name that folder here"
             )
         if not huggingface_hub.is_offline_mode():
             _log.warning("model.path: the hub can't be asked (%s); %s comes from its cache", reason[0], name)
