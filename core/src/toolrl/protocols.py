@@ -74,6 +74,8 @@ class BuildContext:
     """For engines: the torch dtype the run computes in."""
     overlap: bool = False
     """For engines: whether they sample while the weights are trained, and so need weights of their own."""
+    deterministic: bool = False
+    """For engines: whether each sample must follow from its seed alone."""
     restarted: Callable[[], None] = lambda: None
     """For tools: to be called when a server that died, or a connection that broke, works again; metrics count it."""
     shared_limit: Callable[[str, int], Awaitable[Any]] | None = None

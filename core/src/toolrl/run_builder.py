@@ -153,6 +153,7 @@ class RunBuilder:
             weights=weights,
             dtype=self._model.dtype,
             overlap=overlap,
+            deterministic=self._config.deterministic,
         )
         if self._config.deterministic and not isinstance(engine, HoldsStill):
             raise ConfigError(

@@ -7,7 +7,7 @@ and decides when and where a checkpoint is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -28,8 +28,17 @@ class WeightSource(Protocol):
         """The live torch module, for an engine in the same process that reads the trainer's own tensors."""
         ...
 
-    def state_dict(self) -> Mapping[str, Any]:
-        """Name to tensor; tied tensors once under each name."""
+    def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, Any]]:
+        """Each tensor under its name in a checkpoint, made when it is reached; tied ones once. An adapter is merged in,
+        or left out. Several ranks iterate together."""
+        ...
+
+    def digests(self) -> Mapping[str, int]:
+        """64 bits of each tensor's bytes, where the trainer has the whole tensor, under its name in a checkpoint."""
+        ...
+
+    def save_config(self, folder: Path) -> None:
+        """Write config, tokenizer and processor into a folder, and no weights."""
         ...
 
     def path(self) -> Path:

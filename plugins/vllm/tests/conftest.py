@@ -32,10 +32,12 @@ def engine(tokenizer: Any, tmp_path: Path) -> EngineFactory:
     """`async with engine(module, **options) as running:`"""
 
     @asynccontextmanager
-    async def make(module: Any, *, version: int = 0, **options: Any) -> AsyncIterator[VllmEngine]:
+    async def make(
+        module: Any, *, version: int = 0, deterministic: bool = True, **options: Any
+    ) -> AsyncIterator[VllmEngine]:
         weights = Weights(module, tokenizer, tmp_path / "weights", version)
         dtype = next(module.parameters()).dtype
-        context = BuildContext("vllm", tokenizer=tokenizer, weights=weights, dtype=dtype)
+        context = BuildContext("vllm", tokenizer=tokenizer, weights=weights, dtype=dtype, deterministic=deterministic)
         running = VllmEngine(VllmEngineOptions(**{**OPTIONS, **options}), context)
         await running.start()
         try:

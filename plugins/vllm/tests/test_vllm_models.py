@@ -54,6 +54,8 @@ async def test_an_update_that_loses_any_tensor_is_caught(
 
     import torch
 
+    from toolrl_plugin_torch.policy import checkpoint_tensors
+
     module = make_family(family, tied=tied)
     async with engine(module) as running:
         names = [name for name, _ in module.named_parameters()]
@@ -66,8 +68,8 @@ async def test_an_update_that_loses_any_tensor_is_caught(
                 parameter.add_(0.05 * torch.randn(parameter.shape, generator=chance))
 
             class Lossy(Weights):
-                def state_dict(self, kept: Any = kept) -> Any:
-                    return kept
+                def tensors(self, *, merged: bool = True, kept: Any = kept) -> Any:
+                    return checkpoint_tensors(module, kept)
 
             with pytest.raises(EngineError, match=f"after the update to version {version} vLLM doesn't have"):
                 await running.update_weights(Lossy(module, tokenizer, tmp_path / "w", version), version)

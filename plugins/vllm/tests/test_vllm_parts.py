@@ -120,6 +120,12 @@ def test_what_vllm_gets_on_a_cpu_and_on_a_gpu() -> None:
     assert (cpu["model"], cpu["dtype"], cpu["max_num_seqs"], cpu["swap_space"]) == ("m", "float32", 16, 0)
     gpu = build.arguments(options, model="m", dtype=None, cpu=False)
     assert (gpu["enforce_eager"], gpu["gpu_memory_utilization"], gpu["dtype"]) == (False, 0.4, "auto")
+    assert "async_scheduling" not in gpu  # vLLM chooses it
+    assert cpu["async_scheduling"] is False
+    assert build.arguments(options, model="m", dtype=None, cpu=False, deterministic=True)["async_scheduling"] is False
+    none = VllmEngineOptions()
+    places = [build.arguments(none, model="m", dtype=None, cpu=cpu)["max_num_seqs"] for cpu in (True, False)]
+    assert places == [128, 512]
     assert not {"kv_cache_memory_bytes", "block_size", "max_model_len"} & gpu.keys()
     chosen = VllmEngineOptions(cache_gib=0.5, block_size=16, eager=False, max_length=99, prefill_tokens=16)
     told = build.arguments(chosen, model="m", dtype=None, cpu=True)
@@ -155,7 +161,7 @@ def test_without_vllm_a_start_says_what_to_install(monkeypatch: pytest.MonkeyPat
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match="needs vLLM, which isn't installed") as caught:
-        build.build(VllmEngineOptions(), model="m", dtype=None, known_ids=None)
+        build.build(VllmEngineOptions(), BuildContext("vllm"), model="m", known_ids=None, lora={})
     assert "toolrl-plugin-vllm[cpu]" in (caught.value.hint or "")
 
 

@@ -53,22 +53,22 @@ def test_each_step_samples_from_the_weights_of_the_step_before(tmp_path: Path) -
 
 @pytest.fixture
 def one_tensor_wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The second time that weights are handed over, one matrix isn't what it should be."""
+    """At the second update one matrix isn't what it should be."""
     import torch
 
-    from toolrl_plugin_vllm.weights import WeightTransfer
+    from toolrl_plugin_torch.policy import PolicyWeights
 
-    right, times = WeightTransfer._one_by_one, []
+    right, times = PolicyWeights.tensors, []
 
-    def wrong(self: WeightTransfer, tensors: Any) -> Iterator[tuple[str, Any]]:
+    def wrong(self: PolicyWeights, *, merged: bool) -> Iterator[tuple[str, Any]]:
         times.append(1)
-        for name, tensor in right(self, tensors):
-            bad = len(times) == 2 and name == "model.layers.1.mlp.down_proj.weight"
+        for name, tensor in right(self, merged=merged):
+            bad = len(times) == 3 and name == "model.layers.1.mlp.down_proj.weight"
             yield name, tensor + 0.01 * torch.randn_like(tensor) if bad else tensor
 
-    monkeypatch.setattr(WeightTransfer, "_one_by_one", wrong)
+    monkeypatch.setattr(PolicyWeights, "tensors", wrong)
     yield
-    assert len(times) == 2, "the run went on"
+    assert len(times) == 3, "the run went on"
 
 
 @pytest.mark.usefixtures("one_tensor_wrong")

@@ -72,7 +72,7 @@ async def test_it_sleeps_until_the_weights_are_updated(
             await running.generate(PROMPT, Sampling(8, seed=1), session="a")
         change(module)
         await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
-        load = "toolrl_load_folder" if separate_process else "toolrl_load"
+        load = "toolrl_receive" if separate_process else "toolrl_load"
         assert calls == [
             ("sleep", level),
             ("wake_up", ["weights"]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -252,8 +252,14 @@ class FakeWeights:
     def module(self) -> None:
         return None
 
-    def state_dict(self) -> Mapping[str, Any]:
+    def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, Any]]:
+        return iter(())
+
+    def digests(self) -> Mapping[str, int]:
         return {}
+
+    def save_config(self, folder: Path) -> None:
+        pass
 
     def path(self) -> Path:
         raise FileNotFoundError("these weights are of no model, so there is no folder of them")

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import logging
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import revert_weight_conversion
 
 from toolrl.errors import ConfigError, first_line
-from toolrl_plugin_torch.adapters.lora import LoraAdapter, adapter_base, check_base, fingerprints, merge_from
+from toolrl_plugin_torch.adapters.lora import (
+    LoraAdapter,
+    MergedTensors,
+    adapter_base,
+    check_base,
+    fingerprints,
+    merge_from,
+)
 from toolrl_plugin_torch.device import pick_dtype
 from toolrl_plugin_torch.model_path import broken_model
 from toolrl_plugin_torch.options import ModelConfig
+from toolrl_plugin_torch.probe import digests
 from toolrl_plugin_torch.temporary_models import temporary_folder
 
 logger = logging.getLogger(__name__)
 SOURCE_DTYPE = "toolrl_source_dtype"
 """Key in config.json of checkpoints: the precision of the model that the run began with, where it is a lower one."""
+_LAYER = re.compile(r".*?\.\d+\.")
 
 
 @dataclass
@@ -57,10 +70,16 @@ class PolicyModel:
         """Name to tensor of the whole model, an adapter merged in."""
         return self.model.state_dict() if self.adapter is None else self.adapter.merged()
 
-    def save_whole(self, folder: Path) -> None:
-        """Write model, an adapter merged in, tokenizer and processor as a Hugging Face folder."""
-        state = None if self.adapter is None else dict(self.adapter.merged())
-        self.model.save_pretrained(folder, state_dict=state)
+    def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+        """See WeightSource."""
+        return checkpoint_tensors(self.model, self.state_dict() if merged else MergedTensors(self.model).base)
+
+    def save_whole(self, folder: Path, state: Mapping[str, Any] | None = None) -> None:
+        """Write model, an adapter merged in, tokenizer and processor as a Hugging Face folder. `state` stands for the
+        model's tensors."""
+        if state is None and self.adapter is not None:
+            state = self.adapter.merged()
+        self.model.save_pretrained(folder, state_dict=None if state is None else dict(state))
         self.tokenizer.save_pretrained(folder)
         if self.processor is not None:
             self.processor.save_pretrained(folder)
@@ -78,8 +97,15 @@ class PolicyWeights:
     def module(self) -> Any:
         return self._policy.model
 
-    def state_dict(self) -> Mapping[str, Any]:
-        return self._policy.state_dict()
+    def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._policy.tensors(merged=merged)
+
+    def digests(self) -> dict[str, int]:
+        own = {name: it for name, it in self._policy.model.state_dict().items() if not hasattr(it, "full_tensor")}
+        return digests(checkpoint_tensors(self._policy.model, own))
+
+    def save_config(self, folder: Path) -> None:
+        self._policy.save_whole(folder, {})
 
     def path(self) -> Path:
         if self._folder is None:
@@ -97,6 +123,17 @@ class PolicyWeights:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+def checkpoint_tensors(model: Any, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """A model's tensors under their names in a checkpoint, tied ones once. Each is taken from `tensors` when it is
+    reached; where transformers converts a checkpoint when it loads it, a layer's are taken together."""
+    names = [name for name in tensors if name not in getattr(model, "all_tied_weights_keys", {})]
+    if not get_model_conversion_mapping(model, add_legacy=False):
+        yield from ((name, tensors[name].detach()) for name in names)
+        return
+    for _, layer in groupby(names, lambda name: (_LAYER.match(name) or [name])[0]):
+        yield from revert_weight_conversion(model, {name: tensors[name].detach() for name in layer}).items()
 
 
 def load_policy(config: ModelConfig, source: str, device: torch.device) -> PolicyModel:

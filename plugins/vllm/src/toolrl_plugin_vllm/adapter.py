@@ -1,6 +1,6 @@
 """LoRA adapters that vLLM computes beside weights that stay, and which alone are replaced at an update.
 
-vLLM is started with the model as it is without the adapter. At each update the adapter's tensors, read from the
+vLLM gets the model as it is without the adapter once. At each update the adapter's tensors, read from the
 trainer's module as peft has put them there, are written to a folder in peft's form, and vLLM reads them in the place of
 those before: one adapter, under one name, so that requests which are half done go on with the new one. Their keys and
 values, and the prefix cache, are as old as with whole weights, and are dropped in the same way.
@@ -8,13 +8,13 @@ values, and the prefix cache, are as old as with whole weights, and are dropped 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import WeightSource
+from toolrl_plugin_vllm.weights import WeightTransfer
 
 NAME = "toolrl"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -27,7 +27,7 @@ class AdapterTransfer:
 
     def __init__(self, weights: WeightSource, directory: Path | None) -> None:
         self._directory = directory
-        self._base: tempfile.TemporaryDirectory[str] | None = None
+        self._base = WeightTransfer(merged=False)
         self.request: Any = None
         """vLLM's `LoRARequest` for every generation; None before the first load."""
         settings = settings_of(weights.module())
@@ -59,23 +59,14 @@ class AdapterTransfer:
             "lora_target_modules": sorted(self._layers),
         }
 
-    def write_base(self, module: Any, tokenizer: Any) -> Path:
-        """A Hugging Face folder of the model without its adapter, for vLLM to start with."""
-        from toolrl_plugin_torch.temporary_models import temporary_folder
-
-        self._base = temporary_folder("base", self._directory)
-        folder = Path(self._base.name)
-        module.save_pretrained(folder, state_dict=base_tensors(module))
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        return folder
-
     def load(self, engine: Any, weights: WeightSource) -> None:
-        """Put the adapter into vLLM's engine in the place of the one before."""
+        """Put the adapter into vLLM's engine in the place of the one before, and first the model that it belongs to."""
         from vllm.lora.request import LoRARequest
 
         from toolrl_plugin_torch.temporary_models import temporary_folder
 
+        if self.request is None:
+            self._base.load(engine, weights)
         with temporary_folder(f"adapter-{weights.version}", self._directory) as folder:
             write_adapter(weights.module(), Path(folder))
             if not engine.add_lora(LoRARequest(NAME, 1, folder, load_inplace=True)):
@@ -84,13 +75,8 @@ class AdapterTransfer:
             self.request = LoRARequest(NAME, 1, folder)
 
     def check(self, weights: WeightSource, who: str) -> None:
-        """The adapter's own tensors are read by vLLM alone."""
-
-    def close(self) -> None:
-        """Delete the folder of the model."""
-        if self._base is not None:
-            self._base.cleanup()
-            self._base = None
+        """As WeightTransfer; the adapter's own tensors are read by vLLM alone."""
+        self._base.check(weights, who)
 
 
 def settings_of(module: Any) -> Any:
@@ -109,15 +95,6 @@ def settings_of(module: Any) -> Any:
 def adapted_layers(module: Any) -> Iterator[tuple[str, Any]]:
     """Layers that peft has put additions into, with their names."""
     return ((name, layer) for name, layer in module.named_modules() if hasattr(layer, "lora_A"))
-
-
-def base_tensors(module: Any) -> dict[str, Any]:
-    """Name to tensor of the model without its adapter, under the names that it has without."""
-    return {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in module.state_dict().items()
-        if ".lora_" not in name
-    }
 
 
 def write_adapter(module: Any, folder: Path) -> None:

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
+from toolrl.protocols import BuildContext
 from toolrl_plugin_vllm import devices, packages
 from toolrl_plugin_vllm.options import VllmEngineOptions
+from toolrl_plugin_vllm.requests import new_seed
 
 GIB = 1 << 30
 PER_START = {
@@ -29,29 +31,32 @@ _EXTENSION = "toolrl_plugin_vllm.extension.WorkerExtension"
 
 
 def build(
-    options: VllmEngineOptions,
-    *,
-    model: str,
-    dtype: Any,
-    known_ids: int | None,
-    device: str = "cpu",
-    lora: Mapping[str, Any] | None = None,
+    options: VllmEngineOptions, context: BuildContext, *, model: str, known_ids: int | None, lora: Mapping[str, Any]
 ) -> Any:
-    """vLLM's `LLMEngine` on the model of a folder, with the sampler of `extension.py`. `device` is the trainer's;
-    `lora` are vLLM's arguments for an adapter, where it computes one. Raises EngineError, ConfigError."""
+    """vLLM's `LLMEngine` for the config in a folder, with weights of no use and the sampler of `extension.py`. `lora`
+    are vLLM's arguments for an adapter, where it computes one. Raises EngineError, ConfigError."""
     packages.prepare_environment()
     try:
         with unchanged(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            from torch import cuda
+            from torch import cuda, distributed
 
             cpu, gpus = _check_platform(options), devices.lent()
             if not cpu:
                 devices.check(options, cuda.device_count(), gpus)
-            given = arguments(options, model=model, dtype=dtype, cpu=cpu, device=device, gpus=gpus)
-            engine = _engine({**given, **(lora or {})})
+            given = arguments(
+                options,
+                model=model,
+                dtype=context.dtype,
+                cpu=cpu,
+                device=context.device,
+                gpus=gpus,
+                deterministic=context.deterministic,
+                joins=distributed.is_initialized(),
+            )
+            engine = _engine({**given, **lora}, _cuda_index(context.device) or 0)
             try:
-                engine.collective_rpc("toolrl_setup", args=(known_ids,))
+                engine.collective_rpc("toolrl_setup", args=(known_ids, new_seed()))
             except BaseException:
                 take_down(engine)
                 raise
@@ -86,19 +91,31 @@ def _check_platform(options: VllmEngineOptions) -> bool:
 
 
 def arguments(
-    options: VllmEngineOptions, *, model: str, dtype: Any, cpu: bool, device: str = "cuda", gpus: float | None = None
+    options: VllmEngineOptions,
+    *,
+    model: str,
+    dtype: Any,
+    cpu: bool,
+    device: str = "cuda",
+    gpus: float | None = None,
+    deterministic: bool = False,
+    joins: bool = False,
 ) -> dict[str, Any]:
-    """Keyword arguments of vLLM's `EngineArgs`; `gpus` is what Ray lent this process."""
+    """Keyword arguments of vLLM's `EngineArgs`; `gpus` is what Ray lent this process, `joins` says whether it is a rank
+    of a process group, which vLLM then takes part in."""
     cache = options.cache_gib if options.cache_gib is not None else 1.0 if cpu else None
     trainers, own = _cuda_index(device), options.devices
-    if own is None and trainers and options.parts == 1:
+    joins = joins and not options.apart
+    if own is None and trainers and options.parts == 1 and not joins:
         own = [trainers]  # vLLM itself would take the first
     shared = trainers is not None and trainers in (own if own is not None else range(options.parts))
+    batch = options.max_batch or (128 if cpu else 512)
     chosen: dict[str, Any] = {
         "model": model,
         "dtype": str(dtype).removeprefix("torch.") if dtype is not None else "auto",
-        "max_num_seqs": options.max_batch,
-        "max_num_batched_tokens": max(options.prefill_tokens, options.max_batch),
+        "load_format": "dummy",
+        "max_num_seqs": batch,
+        "max_num_batched_tokens": max(options.prefill_tokens or (2048 if cpu else 8192), batch),
         "max_model_len": options.max_length,
         "kv_cache_memory_bytes": int(cache * GIB) if cache is not None else None,
         "gpu_memory_utilization": devices.fraction(options, shared=shared, gpus=gpus),
@@ -106,13 +123,13 @@ def arguments(
         "enforce_eager": cpu if options.eager is None else options.eager,
         "enable_prefix_caching": True,
         "logprobs_mode": "raw_logprobs",
-        # A step's tokens are handed out before the next begins, so that weights can change between two steps.
-        "async_scheduling": False,
+        # Else vLLM begins a step while the one before is read. What it began with older weights it drops at an update.
+        "async_scheduling": False if cpu or deterministic else None,
         "worker_extension_cls": _EXTENSION,
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "generation_config": "vllm",
-        "distributed_executor_backend": "mp" if options.apart else None,
+        "distributed_executor_backend": "mp" if options.apart else "external_launcher" if joins else None,
         "tensor_parallel_size": options.parts if options.parts > 1 else None,
         "device_ids": own,
         "enable_sleep_mode": True if options.sleep_level else None,
@@ -128,8 +145,9 @@ def _cuda_index(device: str) -> int | None:
     return int(index or 0) if kind == "cuda" else None
 
 
-def _engine(given: dict[str, Any]) -> Any:
-    from torch import get_num_threads
+def _engine(given: dict[str, Any], device: int = 0) -> Any:
+    """`device` is the number of the CUDA device of a rank."""
+    from torch import distributed, get_num_threads
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
     from vllm.v1.executor import Executor
@@ -145,7 +163,10 @@ def _engine(given: dict[str, Any]) -> Any:
             where="engine.options.engine_args",
             hint=f"Did you mean {' and '.join(map(repr, near))}?" if near else "vLLM's documentation has their names.",
         ) from error
-    with environment(PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(get_num_threads()))}):
+    variables = PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(get_num_threads()))}
+    if given.get("distributed_executor_backend") == "external_launcher":
+        variables |= {"RANK": str(distributed.get_rank()), "LOCAL_RANK": str(device)}
+    with environment(variables):
         config = settings.create_engine_config()
         return LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=False)
 
@@ -167,7 +188,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def in_process(engine: Any) -> bool:
     """Whether the model is in this process, and not in one or several of vLLM's workers."""
-    return bool(engine.vllm_config.parallel_config.distributed_executor_backend == "uni")
+    return engine.vllm_config.parallel_config.distributed_executor_backend in ("uni", "external_launcher")
 
 
 def add(engine: Any, name: str, prompt: list[int], params: Any, adapter: Any = None) -> None:
@@ -204,11 +225,16 @@ def explain(engine: Any, failure: BaseException) -> BaseException:
 
 def take_down(engine: Any) -> None:
     """Free what the engine holds, so that another can be built in this process."""
-    from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
+    from vllm.distributed import parallel_state
 
+    joined = engine.vllm_config.parallel_config.distributed_executor_backend == "external_launcher"
     engine.engine_core.shutdown()
-    destroy_model_parallel()
-    destroy_distributed_environment()
+    parallel_state.destroy_model_parallel()
+    if not joined:
+        parallel_state.destroy_distributed_environment()
+    elif parallel_state._WORLD is not None:  # The default group is the trainer's.
+        parallel_state._WORLD.destroy()
+        parallel_state._WORLD = None
 
 
 @contextlib.contextmanager

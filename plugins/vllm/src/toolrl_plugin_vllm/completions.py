@@ -12,6 +12,7 @@ from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import answers, requests
 from toolrl_plugin_vllm.client import Client
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
+from toolrl_plugin_vllm.requests import new_seed
 
 PATH = "/v1/completions"
 SERVER = "the server"
@@ -40,9 +41,9 @@ class VllmDialect:
     async def set_up(self, known_ids: int | None) -> None:
         """Once, before anything is sampled. `known_ids` is the size of the tokenizer."""
         if self._extension:
-            await self._call("toolrl_setup", known_ids)
+            await self._call("toolrl_setup", known_ids, new_seed())
 
-    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int, version: int) -> Generation:
+    async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int | None, version: int) -> Generation:
         """One sample. Finish `abort` where it was interrupted; it then has the tokens up to there."""
         answer = await self._client.ask(PATH, body(self._model, prompt, sampling, seed))
         return generation(answer, version)
@@ -98,7 +99,7 @@ def problem(sampling: Sampling, logprobs: Logprobs) -> str | None:
     return None
 
 
-def body(model: str, prompt: Sequence[int], sampling: Sampling, seed: int) -> dict[str, Any]:
+def body(model: str, prompt: Sequence[int], sampling: Sampling, seed: int | None) -> dict[str, Any]:
     """A request for one sample."""
     arguments = requests.sampling_arguments(sampling, seed)
     del arguments["detokenize"]

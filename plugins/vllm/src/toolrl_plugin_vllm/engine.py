@@ -14,8 +14,10 @@ Stop strings and ids: the token that completes one is the last and is kept whole
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
@@ -42,6 +44,7 @@ class VllmEngine(TokenEngine):
         self.options = options or VllmEngineOptions()
         super().__init__(context, context.weights, self.options.tolerance)
         self._weights: WeightSource = context.weights
+        self.seeded = context.deterministic
         if self.options.sleep_level and context.overlap:
             raise ConfigError(
                 f"sleep_level is {self.options.sleep_level}, and with rollout.max_staleness above 0 vLLM samples while "
@@ -49,16 +52,16 @@ class VllmEngine(TokenEngine):
                 where="engine.options.sleep_level",
                 hint="Set one of the two to 0.",
             )
-        self._loads: AdapterTransfer | WeightTransfer | None = None
+        self._loads: AdapterTransfer | WeightTransfer = WeightTransfer()
         self._asleep = False
         self._probe: list[int] = []
         self._exact = True
 
     async def start(self) -> None:
-        """Load the trainer's weights into vLLM, and compare. Raises EngineError, ConfigError without vLLM."""
+        """Start vLLM, hand it the trainer's weights, and compare. Raises EngineError, ConfigError without vLLM."""
         if self._started:
             raise EngineError("the engine is started already")
-        self._driver = Driver(self._build, self._take_down)
+        self._driver = Driver(self._build, build.take_down)
         try:
             await self._driver.start()
             self._started = True
@@ -71,28 +74,18 @@ class VllmEngine(TokenEngine):
     def _build(self) -> Any:
         weights, tokenizer = self._weights, self._context.tokenizer
         known = len(tokenizer) if tokenizer is not None else None
-        adapter = AdapterTransfer(weights, self._context.run_dir) if self.options.lora == "adapter" else None
-        engine = None
+        lora: dict[str, Any] = {}
+        if self.options.lora == "adapter":
+            self._loads = AdapterTransfer(weights, self._context.run_dir)
+            lora = self._loads.arguments()
+        with tempfile.TemporaryDirectory(prefix="toolrl-config-") as folder:
+            weights.save_config(Path(folder))
+            engine = build.build(self.options, self._context, model=folder, known_ids=known, lora=lora)
         try:
-            folder = (weights.path() if adapter is None else adapter.write_base(weights.module(), tokenizer)).absolute()
-            engine = build.build(
-                self.options,
-                model=str(folder),
-                dtype=self._context.dtype,
-                known_ids=known,
-                device=self._context.device,
-                lora=adapter.arguments() if adapter is not None else None,
-            )
-            self._loads = adapter or WeightTransfer(weights, folder, in_process=build.in_process(engine))
-            if adapter is not None:
-                self._load(engine, weights, weights.version)
+            self._load(engine, weights, weights.version)
         except BaseException:
-            if adapter is not None:
-                adapter.close()
-            if engine is not None:
-                build.take_down(engine)
+            build.take_down(engine)
             raise
-        engine.set_weight_version(str(weights.version))
         config = engine.vllm_config.model_config
         self._max_length = int(config.max_model_len)
         self._exact = "float32" in str(config.dtype)
@@ -102,15 +95,10 @@ class VllmEngine(TokenEngine):
         self._probe = probe_ids(tokenizer, min(known or vocabulary, vocabulary), self._max_length - 1)
         return engine
 
-    def _take_down(self, engine: Any) -> None:
-        if self._loads is not None:
-            self._loads.close()
-        build.take_down(engine)
-
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
         return "vLLM sleeps until its weights are updated" if self._asleep else super()._problem(prompt, sampling)
 
-    async def _sample(self, ids: list[int], sampling: Sampling, seed: int) -> Generation:
+    async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:
         output = await self._request(ids, requests.sampling_arguments(sampling, seed))
         return requests.generation(output.outputs[0], output.num_cached_tokens)
 
@@ -123,7 +111,6 @@ class VllmEngine(TokenEngine):
         await self._verify(f"after the update to version {version}")
 
     def _load(self, engine: Any, weights: WeightSource, version: int) -> None:
-        assert self._loads is not None
         try:
             if self._asleep:
                 engine.wake_up(["weights"])
@@ -132,6 +119,8 @@ class VllmEngine(TokenEngine):
                 # Not sooner: the memory for whatever the load needs besides is taken from the cache's.
                 engine.wake_up(["kv_cache"])
                 self._asleep = False
+        except EngineError:
+            raise
         except Exception as error:
             raise EngineError(
                 f"vLLM can't take the weights of version {version}: {type(error).__name__}: {error}", where="engine"
@@ -155,7 +144,6 @@ class VllmEngine(TokenEngine):
         """Compare a fixed text's log-probabilities with the trainer's. Raises EngineError where they differ."""
         if not self.options.verify_weights:
             return
-        assert self._loads is not None
         await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
         # Also while the engine is held, which is when weights are updated.
@@ -178,7 +166,7 @@ class VllmEngine(TokenEngine):
             await self._driver.stop()
 
     async def _request(self, ids: list[int], arguments: dict[str, Any], *, urgent: bool = False) -> Any:
-        adapter = self._loads.request if self._loads is not None else None
+        adapter = self._loads.request
         return await self._driver.request(ids, lambda: _parameters(arguments), adapter=adapter, urgent=urgent)
 
 

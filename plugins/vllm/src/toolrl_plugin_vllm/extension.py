@@ -6,25 +6,31 @@ vLLM mixes `WorkerExtension` into its worker class and calls its methods by name
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.sample.sampler import Sampler
 
+from toolrl.errors import EngineError
 from toolrl_plugin_torch.probe import digests
-from toolrl_plugin_vllm.weights import read_folder
+from toolrl_plugin_torch.sharding.collective_group import Rendezvous
+from toolrl_plugin_torch.sharding.transfer import receive
 
 _GREEDY = 1e-5
 """Temperatures below are greedy to vLLM."""
 
 
 class ExactSampler(Sampler):
-    """vLLM's sampler with two differences.
+    """vLLM's sampler with three differences.
 
     Log-probabilities are those of softmax(logits / temperature) over the whole vocabulary, before top-k and top-p. vLLM
     has those before the temperature, and those after both; neither is what the sampling distribution is without its
-    truncation. Ids that the tokenizer doesn't know are never sampled.
+    truncation. Ids that the tokenizer doesn't know are never sampled. Requests without a seed draw from a generator of
+    the sampler's own, as the process's is the trainer's.
     """
 
     known_ids: int | None = None
@@ -32,19 +38,37 @@ class ExactSampler(Sampler):
     """Rows of the batch whose prompt isn't computed to its end; vLLM samples for them, too, and discards it."""
     _temperature: torch.Tensor | None = None
 
+    def __init__(self, mode: Any, device: torch.device) -> None:
+        super().__init__(mode)
+        self.generator = torch.Generator(device)
+        self.topk_topp_sampler.forward = self._draw
+
     def forward(self, logits: torch.Tensor, sampling_metadata: Any, *args: Any, **kwargs: Any) -> Any:
         self._temperature = sampling_metadata.temperature
         generators = sampling_metadata.generators
         drawn = [generators[row] for row in self.unfinished() if row in generators]
         states = [generator.get_state() for generator in drawn]
         try:
-            # Every request has a seed, and yet on a CPU vLLM draws from the process's generator, the trainer's.
-            with torch.random.fork_rng(devices=(), enabled=logits.device.type == "cpu"):
-                return super().forward(logits, sampling_metadata, *args, **kwargs)
+            return super().forward(logits, sampling_metadata, *args, **kwargs)
         finally:
             self._temperature = None
             for generator, state in zip(drawn, states, strict=True):
                 generator.set_state(state)
+
+    def _draw(self, logits: torch.Tensor, generators: Any, k: Any, p: Any) -> tuple[torch.Tensor, None]:
+        """An id for each row, by the greatest p / e with exponential noise e. Rows of `generators` draw from these."""
+        logits, rows = apply_top_k_top_p(logits, k, p), len(logits)
+        if logits.device.type == "cpu":  # Its kernel draws a row's noise from a seed.
+            seeds = torch.randint(1 << 31, (rows,), generator=self.generator)
+            for row, generator in generators.items():
+                seeds[row] = torch.randint(1 << 31, (1,), generator=generator)[0]
+            return torch.ops._C.fused_gumbel_argmax(logits.float(), seeds), None
+        noise = torch.empty_like(logits, dtype=torch.float32)
+        if len(generators) < rows:
+            noise.exponential_(generator=self.generator)
+        for row, generator in generators.items():
+            noise[row].exponential_(generator=generator)
+        return logits.softmax(-1, dtype=torch.float32).div_(noise).argmax(-1), None
 
     def compute_logprobs(self, logits: torch.Tensor) -> torch.Tensor:
         # Also called for prompts, from outside of `forward`; those have no temperature.
@@ -63,25 +87,30 @@ class WorkerExtension:
     """Methods that vLLM's worker gets. Their names must not be those of a worker's own."""
 
     model_runner: Any
+    rank: int
 
-    def toolrl_setup(self, known_ids: int | None) -> None:
-        """Replace the sampler. A server may be asked to again, by each run that it serves."""
+    def toolrl_setup(self, known_ids: int | None, seed: int) -> None:
+        """Replace the sampler. A server may be asked to again, by each run that it serves. The processes that share a
+        model draw the same numbers by `seed`, and data-parallel engines others."""
         runner = self.model_runner
-        if isinstance(runner.sampler, ExactSampler):
-            runner.sampler.known_ids = known_ids
-            return
-        if type(runner.sampler) is not Sampler:
-            raise RuntimeError(f"the sampler of {type(runner).__name__} is a {type(runner.sampler).__name__}")
-        sampler = ExactSampler(runner.sampler.logprobs_mode)
+        if type(runner.sampler) is Sampler:
+            runner.sampler = ExactSampler(runner.sampler.logprobs_mode, runner.device)
+            if runner.device.type == "cpu":
+                runner.sampler.unfinished = lambda: _unfinished(runner)
+                _take_back_no_draws(runner)
+        sampler = runner.sampler
+        if not isinstance(sampler, ExactSampler):
+            raise RuntimeError(f"the sampler of {type(runner).__name__} is a {type(sampler).__name__}")
         sampler.known_ids = known_ids
-        runner.sampler = sampler
-        if runner.device.type == "cpu":
-            sampler.unfinished = lambda: _unfinished(runner)
-            _take_back_no_draws(runner)
+        sampler.generator.manual_seed(seed + runner.parallel_config.data_parallel_index)
 
     def toolrl_load_folder(self, folder: str) -> dict[str, int]:
         """Load the weights of a checkpoint's folder, in place. Gives the digest of each."""
-        return self.toolrl_load(read_folder(Path(folder)))
+        return self.toolrl_load(_read_folder(Path(folder)))
+
+    def toolrl_receive(self, at: Rendezvous) -> dict[str, int]:
+        """Load the weights that the engine's process broadcasts, in place. Gives the digest of each."""
+        return self.toolrl_load(receive(replace(at, rank=1 + self.rank)))
 
     def toolrl_load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
         """Load weights under the names of a checkpoint, in place. Gives the digest of each."""
@@ -99,6 +128,15 @@ class WorkerExtension:
         for head, embedding in tied:
             _tie(head, embedding)
         return found
+
+
+def _read_folder(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise EngineError(f"there are no *.safetensors in {str(folder)!r}", where="engine")
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            yield from ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118 - it is no mapping
 
 
 def _unfinished(runner: Any) -> list[int]:

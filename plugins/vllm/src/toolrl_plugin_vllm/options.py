@@ -56,9 +56,17 @@ class VllmEngineOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    max_batch: int = Field(128, ge=1, description="Episodes that decode at once; the others wait for a place.")
-    prefill_tokens: int = Field(
-        2048, ge=16, description="Tokens computed in one step, prompts and decoding together. Longer prompts are split."
+    max_batch: int | None = Field(
+        None,
+        ge=1,
+        description="Episodes that decode at once; the others wait for a place. None takes 128 on a CPU and 512 on a "
+        "GPU.",
+    )
+    prefill_tokens: int | None = Field(
+        None,
+        ge=16,
+        description="Tokens computed in one step, prompts and decoding together; longer prompts are split. None takes "
+        "2048 on a CPU and 8192 on a GPU.",
     )
     max_length: int | None = Field(
         None, ge=16, description="Tokens of an episode, prompt included. None takes what the model can attend to."
@@ -90,7 +98,7 @@ class VllmEngineOptions(BaseModel):
     separate_process: bool = Field(
         False,
         description="Hold vLLM's model in a process of its own. Its kernels and threads are then apart from the "
-        "trainer's; weights go by a folder instead of from memory to memory.",
+        "trainer's; weights go through a local broadcast instead of from tensor to tensor.",
     )
     devices: list[Annotated[int, Field(ge=0)]] | None = Field(
         None,

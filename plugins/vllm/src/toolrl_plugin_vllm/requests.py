@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,8 @@ from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import answers
 
 
-def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
-    """Keyword arguments of vLLM's `SamplingParams`."""
+def sampling_arguments(sampling: Sampling, seed: int | None) -> dict[str, Any]:
+    """Keyword arguments of vLLM's `SamplingParams`. With a seed vLLM samples the request by itself, apart from its batch."""
     stop = [text for text in sampling.stop if text]
     return {
         "max_tokens": sampling.max_new_tokens,
@@ -30,6 +31,11 @@ def sampling_arguments(sampling: Sampling, seed: int) -> dict[str, Any]:
         "ignore_eos": True,
         "logprobs": 0,
     }
+
+
+def new_seed() -> int:
+    """For the sampler of an engine, whose requests have no seeds of their own."""
+    return random.SystemRandom().getrandbits(62)
 
 
 def generation(output: Any, cached: int | None) -> Generation:

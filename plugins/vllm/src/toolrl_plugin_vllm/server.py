@@ -48,6 +48,8 @@ class OpenaiEngine(TokenEngine):
                 where=context.where or None,
                 hint="Give BuildContext.tokenizer.",
             )
+        # Data-parallel engines of a server without the extension may all draw the same numbers.
+        self.seeded = not options.worker_extension
         self._client = Client(options.url, api_key=options.api_key, timeout_seconds=options.timeout_seconds)
         self._dialect = self._of(options.model or "")
         self._interrupts = 0
@@ -80,14 +82,14 @@ class OpenaiEngine(TokenEngine):
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
         return super()._problem(prompt, sampling) or self._dialect.problem(sampling)
 
-    async def _sample(self, ids: list[int], sampling: Sampling, seed: int) -> Generation:
+    async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:
         parts: list[Generation] = []
         while True:
             async with self._taking_part():
                 before, done = self._interrupts, [token for part in parts for token in part.ids]
                 rest = dataclasses.replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done))
                 # A part that began with the seed of another one would draw the same numbers again.
-                of_part = (seed + _STRIDE * len(parts)) & ((1 << 63) - 1)
+                of_part = None if seed is None else (seed + _STRIDE * len(parts)) & ((1 << 63) - 1)
                 part = await self._dialect.sample([*ids, *done], rest, of_part, self._version)
             answers.check(part, rest, self._known_ids, self._dialect.name)
             parts.append(part)

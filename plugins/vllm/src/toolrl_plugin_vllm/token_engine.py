@@ -25,6 +25,9 @@ _MISMATCH = (
 class TokenEngine(ABC):
     """A `RolloutEngine` without its start, its updates and its end."""
 
+    seeded = True
+    """Whether a request has a seed of its own, with which vLLM samples it apart from the other rows of its batch."""
+
     def __init__(self, context: BuildContext, weights: WeightSource | None, tolerance: float | None) -> None:
         self._context = context
         self._weights = weights
@@ -47,7 +50,9 @@ class TokenEngine(ABC):
             raise EngineError(problem, where=f"session {session!r}")
         if session in self._sessions:
             raise EngineError(f"session {session!r} is generating already", hint="Use one session an episode.")
-        seed = sampling.seed if sampling.seed is not None else self._random.getrandbits(63)
+        seed = None
+        if self.seeded:
+            seed = sampling.seed if sampling.seed is not None else self._random.getrandbits(63)
         task = self._sessions[session] = asyncio.create_task(self._sample(ids, sampling, seed))
         try:
             return await task
@@ -78,7 +83,7 @@ class TokenEngine(ABC):
             raise EngineError("the engine is not started", hint="Await start() first.")
 
     @abstractmethod
-    async def _sample(self, ids: list[int], sampling: Sampling, seed: int) -> Generation:
+    async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:
         """Sample for a request that was checked."""
 
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:

@@ -69,7 +69,9 @@ async def listening(handle: Any, **settings: Any) -> AsyncIterator[str]:
 
 
 class Weights:
-    """A WeightSource around a module, which writes its folder when asked."""
+    """A WeightSource around a module. It writes a folder of weights when asked, and counts them."""
+
+    folders = 0
 
     def __init__(self, module: Any, tokenizer: Any, folder: Path, version: int = 0) -> None:
         self._module, self._tokenizer, self._folder = module, tokenizer, folder
@@ -78,10 +80,20 @@ class Weights:
     def module(self) -> Any:
         return self._module
 
-    def state_dict(self) -> Any:
-        return self._module.state_dict()
+    def tensors(self, *, merged: bool = True) -> Any:
+        return named(self._module)
+
+    def digests(self) -> Any:
+        from toolrl_plugin_torch.probe import digests
+
+        return digests(named(self._module))
+
+    def save_config(self, folder: Path) -> None:
+        self._module.save_pretrained(folder, state_dict={})
+        self._tokenizer.save_pretrained(folder)
 
     def path(self) -> Path:
+        Weights.folders += 1
         self._module.save_pretrained(self._folder)
         self._tokenizer.save_pretrained(self._folder)
         return self._folder
@@ -94,11 +106,18 @@ class Stale(Weights):
         super().__init__(*given)
         self.other = other
 
-    def state_dict(self) -> Any:
-        return self.other.state_dict()
+    def tensors(self, *, merged: bool = True) -> Any:
+        return named(self.other)
 
     def path(self) -> Path:
         return Weights(self.other, self._tokenizer, self._folder).path()
+
+
+def named(module: Any) -> Any:
+    """A module's tensors under their names in a checkpoint."""
+    from toolrl_plugin_torch.policy import checkpoint_tensors
+
+    return checkpoint_tensors(module, module.state_dict())
 
 
 def make_tokenizer() -> Any:

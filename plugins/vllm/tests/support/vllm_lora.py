@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from vllm_help import Weights, make_family
@@ -37,33 +36,15 @@ def train(module: Any, seed: int, *, by: float = 0.1) -> None:
 class MergedWeights(Weights):
     """Gives the weights as the trainer's policy does: merged, a tensor at a time, when it is asked for."""
 
-    def state_dict(self) -> Any:
-        return _Merged(self._module)
+    def tensors(self, *, merged: bool = True) -> Any:
+        from toolrl_plugin_torch.adapters.lora import MergedTensors
+        from toolrl_plugin_torch.policy import checkpoint_tensors
+
+        found = MergedTensors(self._module)
+        return checkpoint_tensors(self._module, found if merged else found.base)
 
     def path(self) -> Any:
-        self._module.save_pretrained(self._folder, state_dict=dict(self.state_dict()))
+        Weights.folders += 1
+        self._module.save_pretrained(self._folder, state_dict=dict(self.tensors()))
         self._tokenizer.save_pretrained(self._folder)
         return self._folder
-
-
-class _Merged(Mapping[str, Any]):
-    def __init__(self, module: Any) -> None:
-        self._layers = {f"{name}.weight": layer for name, layer in module.named_modules() if hasattr(layer, "lora_A")}
-        self._tensors = {
-            name.replace(".base_layer.", "."): tensor
-            for name, tensor in module.state_dict().items()
-            if ".lora_" not in name
-        }
-
-    def __getitem__(self, name: str) -> Any:
-        tensor, layer = self._tensors[name], self._layers.get(name)
-        if layer is None:
-            return tensor
-        wide = (layer.lora_B["default"].weight.float() @ layer.lora_A["default"].weight.float()).detach()
-        return (tensor.float() + layer.scaling["default"] * wide).to(tensor.dtype)
-
-    def __iter__(self) -> Any:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)

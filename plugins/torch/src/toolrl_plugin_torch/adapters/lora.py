@@ -177,21 +177,22 @@ class MergedTensors(Mapping[str, torch.Tensor]):
         self._layers = {
             f"{name}.weight": layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)
         }
-        self._tensors: dict[str, torch.Tensor] = {
+        self.base: dict[str, torch.Tensor] = {
             name.replace(".base_layer.", "."): tensor
             for name, tensor in model.state_dict().items()
             if not any(part in name for part in _PARTS)
         }
+        """Without additions."""
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        tensor = self._tensors[name]
+        tensor = self.base[name]
         return tensor if name not in self._layers else _merged(tensor, self._layers[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self.base)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self.base)
 
 
 def _merged(weight: torch.Tensor, layer: Any) -> torch.Tensor:

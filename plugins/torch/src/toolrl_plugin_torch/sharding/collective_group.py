@@ -12,29 +12,48 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import BroadcastOptions
 
-from toolrl.errors import first_line
-from toolrl_plugin_ray.messages import Rendezvous, TransferBrokenError
+from toolrl.errors import EngineError, first_line
+
+Backend = Literal["gloo", "nccl"]
 
 CONNECT_SECONDS = 60.0
 """For connections between members that have met."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.02
 """Seconds between two looks at a tensor that is under way."""
-AHEAD = 4
-"""Tensors under way at once."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the trainer and the receivers of weights meet for a broadcast."""
+
+    host: str
+    port: int
+    """Of the store in the trainer's process."""
+    rank: int
+    """The receiver's; the trainer's is 0."""
+    size: int
+    timeout: float
+    """Seconds without progress after which the broadcast is aborted."""
+    backend: Backend = "gloo"
+    """gloo broadcasts tensors of the host, nccl those of CUDA devices, each member's on a device of its own."""
+
+
+class TransferBrokenError(EngineError):
+    """A broadcast was aborted before all tensors had arrived. It can be repeated."""
 
 
 def broadcast(at: Rendezvous, tensors: Iterable[Any]) -> Iterator[Any]:
-    """Send these tensors as rank 0, or fill them as another: gives each when it has been sent or filled. All must be
-    contiguous on the CPU. Raises TransferBrokenError where the store was closed or nothing moves for the time limit."""
+    """Send these tensors as rank 0, or fill them as another: gives each when it has been sent or filled, before the
+    next one is asked for. All must be contiguous on the device that the backend takes. Raises TransferBrokenError where the store was closed or nothing moves for the time limit."""
     member = _Member(at)
     try:
         yield from member.broadcast(tensors)
@@ -60,19 +79,12 @@ class _Member:
     def broadcast(self, tensors: Iterable[Any]) -> Iterator[Any]:
         """As the function."""
         at, connecting = self.at, timedelta(seconds=CONNECT_SECONDS)
-        options = ProcessGroupGloo._Options()
-        options._devices, options._timeout = [_device(at)], connecting
         self.store = dist.TCPStore(at.host, at.port, None, False, timeout=connecting, wait_for_workers=False)
         self.store.set_timeout(timedelta(seconds=at.timeout))
         self._meet("begin")  # So that no member waits long inside of gloo, for one that died on its way.
-        self.group = ProcessGroupGloo(dist.PrefixStore("group", self.store), at.rank, at.size, options)
-        begun: deque[tuple[Any, Any]] = deque()
+        self.group = _group(at, dist.PrefixStore("group", self.store), connecting)
         for tensor in tensors:
-            begun.append((self._begin(tensor), tensor))
-            if len(begun) == AHEAD:
-                yield self._finished(*begun.popleft())
-        while begun:
-            yield self._finished(*begun.popleft())
+            yield self._finished(self._begin(tensor), tensor)
         self._meet("end")  # A member that leaves sooner could cut off those that it hands tensors on to.
 
     def _meet(self, point: str) -> None:
@@ -95,6 +107,14 @@ class _Member:
             pause = min(2 * pause, LONGEST_PAUSE)
         work.wait()
         return tensor
+
+
+def _group(at: Rendezvous, store: Any, connecting: timedelta) -> Any:
+    if at.backend == "nccl":
+        return dist.ProcessGroupNCCL(store, at.rank, at.size, timedelta(seconds=at.timeout))
+    options = ProcessGroupGloo._Options()
+    options._devices, options._timeout = [_device(at)], connecting
+    return ProcessGroupGloo(store, at.rank, at.size, options)
 
 
 def _device(at: Rendezvous) -> Any:
