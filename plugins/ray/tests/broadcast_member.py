@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from toolrl_plugin_ray import broadcast, collective_group
+from toolrl_plugin_ray import broadcast
 from toolrl_plugin_ray.broadcast import receive
-from toolrl_plugin_ray.messages import TransferBrokenError
+from toolrl_plugin_torch.sharding import collective_group
+from toolrl_plugin_torch.sharding.collective_group import TransferBrokenError
 
 
 class Anything:

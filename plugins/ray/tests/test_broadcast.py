@@ -23,11 +23,13 @@ import torch.distributed as dist
 from torch import nn
 
 from toolrl.errors import EngineError
-from toolrl_plugin_ray import broadcast, collective_group, replica
+from toolrl_plugin_ray import broadcast, replica
 from toolrl_plugin_ray.broadcast import WeightBroadcast, receive
-from toolrl_plugin_ray.messages import TransferBrokenError, WeightUpdate
+from toolrl_plugin_ray.messages import WeightUpdate
 from toolrl_plugin_ray.weights import described, targets, trained, verify
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError
+from toolrl_plugin_torch.sharding import collective_group
+from toolrl_plugin_torch.sharding.collective_group import TransferBrokenError
 
 MEMBER = Path(__file__).with_name("broadcast_member.py")
 NEVER = 3600.0

@@ -128,7 +128,25 @@ def test_weights_are_written_once_and_deleted(folder: str, tmp_path: Path) -> No
     path = weights.path()
     assert path == weights.path()
     again = transformers.AutoModelForCausalLM.from_pretrained(path).state_dict()
-    assert all(torch.equal(again[name], value) for name, value in weights.state_dict().items())
+    assert all(torch.equal(again[name], value) for name, value in weights.tensors())
     assert weights.module() is policy.model
     weights.close()
     assert not path.exists()
+
+
+def test_tensors_have_the_names_and_shapes_that_a_checkpoint_has(tmp_path: Path) -> None:
+    """transformers merges the experts of a layer when it loads a checkpoint."""
+    from safetensors.torch import load_file
+
+    from toolrl_plugin_torch.policy import checkpoint_tensors
+
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, moe_intermediate_size=8, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, num_experts=4, num_experts_per_tok=2,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    written, given = load_file(tmp_path / "model.safetensors"), dict(checkpoint_tensors(model, model.state_dict()))
+    assert written.keys() == given.keys()
+    assert all(written[name].equal(given[name]) for name in written)

@@ -22,10 +22,10 @@ import torch
 from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
 from toolrl.tools.threads import POOL
-from toolrl_plugin_ray.collective_group import CONNECT_SECONDS, broadcast
-from toolrl_plugin_ray.messages import Rendezvous, TransferBrokenError, WeightUpdate
+from toolrl_plugin_ray.messages import WeightUpdate
 from toolrl_plugin_ray.weights import all_digests, described, targets, trained
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSupervisor
+from toolrl_plugin_torch.sharding.collective_group import CONNECT_SECONDS, Rendezvous, TransferBrokenError, broadcast
 from toolrl_plugin_torch.sharding.rendezvous import listen
 
 BUCKET_BYTES = 4 * 2**20

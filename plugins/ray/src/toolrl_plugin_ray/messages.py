@@ -8,13 +8,16 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolrl.config.load import LoadedConfig
-from toolrl.errors import EngineError, ToolrlError
+from toolrl.errors import ToolrlError
 from toolrl.loop.ranks import LostRanksError
 from toolrl.rollout.environment import Limits
 from toolrl.types import Task
+
+if TYPE_CHECKING:
+    from toolrl_plugin_torch.sharding.collective_group import Rendezvous
 
 KEPT_LINES = 20
 """Last lines of a worker's log in a message."""
@@ -63,20 +66,6 @@ class GroupOrder:
 
 
 @dataclass(frozen=True)
-class Rendezvous:
-    """Where the trainer and the receivers of weights meet for a broadcast."""
-
-    host: str
-    port: int
-    """Of the store in the trainer's process."""
-    rank: int
-    """The receiver's; the trainer's is 0."""
-    size: int
-    timeout: float
-    """Seconds without progress after which the broadcast is aborted."""
-
-
-@dataclass(frozen=True)
 class WeightUpdate:
     """Weights of one version on their way to the workers."""
 
@@ -87,10 +76,6 @@ class WeightUpdate:
     """Of each of the trainer's tensors."""
     rendezvous: Rendezvous | None = None
     """Where they are broadcast; None before the receiver is known."""
-
-
-class TransferBrokenError(EngineError):
-    """A broadcast was aborted before all tensors had arrived. It can be repeated."""
 
 
 @dataclass

@@ -12,7 +12,8 @@ from toolrl_plugin_vllm import answers
 
 
 def sampling_arguments(sampling: Sampling, seed: int | None) -> dict[str, Any]:
-    """Keyword arguments of vLLM's `SamplingParams`. With a seed vLLM samples the request by itself, apart from its batch."""
+    """Keyword arguments of vLLM's `SamplingParams`. vLLM samples a request with a seed by itself, apart from its
+    batch."""
     stop = [text for text in sampling.stop if text]
     return {
         "max_tokens": sampling.max_new_tokens,

@@ -1,7 +1,7 @@
 """How a `WeightSource` becomes what vLLM computes with: tensor by tensor, and never by a file.
 
-vLLM in this process takes the trainer's tensors as they are. Processes that hold its model get them in flat buckets by a
-broadcast (`toolrl_plugin_torch.sharding.transfer`).
+vLLM in this process takes the trainer's tensors as they are. Processes that hold its model get them in flat buckets by
+a broadcast (`toolrl_plugin_torch.sharding.transfer`).
 """
 
 from __future__ import annotations

@@ -53,15 +53,16 @@ class TransferBrokenError(EngineError):
 
 def broadcast(at: Rendezvous, tensors: Iterable[Any]) -> Iterator[Any]:
     """Send these tensors as rank 0, or fill them as another: gives each when it has been sent or filled, before the
-    next one is asked for. All must be contiguous on the device that the backend takes. Raises TransferBrokenError where the store was closed or nothing moves for the time limit."""
+    next one is asked for. All must be contiguous on the device that the backend takes. Raises
+    TransferBrokenError where the store was closed or nothing moves for the time limit."""
     member = _Member(at)
     try:
         yield from member.broadcast(tensors)
     except (RuntimeError, ValueError, OSError) as error:  # gloo and the store raise plain RuntimeErrors
         raise TransferBrokenError(
             f"a broadcast of weights was aborted: {first_line(error)}",
-            where="cluster.rollout_workers",
-            hint="All nodes must reach each other on any port.",
+            where="engine",
+            hint="All nodes of a cluster must reach each other on any port.",
         ) from error
     finally:
         held = dict(vars(member))
@@ -79,10 +80,11 @@ class _Member:
     def broadcast(self, tensors: Iterable[Any]) -> Iterator[Any]:
         """As the function."""
         at, connecting = self.at, timedelta(seconds=CONNECT_SECONDS)
+        device = _device(at)
         self.store = dist.TCPStore(at.host, at.port, None, False, timeout=connecting, wait_for_workers=False)
         self.store.set_timeout(timedelta(seconds=at.timeout))
         self._meet("begin")  # So that no member waits long inside of gloo, for one that died on its way.
-        self.group = _group(at, dist.PrefixStore("group", self.store), connecting)
+        self.group = _group(at, dist.PrefixStore("group", self.store), device, connecting)
         for tensor in tensors:
             yield self._finished(self._begin(tensor), tensor)
         self._meet("end")  # A member that leaves sooner could cut off those that it hands tensors on to.
@@ -109,11 +111,11 @@ class _Member:
         return tensor
 
 
-def _group(at: Rendezvous, store: Any, connecting: timedelta) -> Any:
+def _group(at: Rendezvous, store: Any, device: Any, connecting: timedelta) -> Any:
     if at.backend == "nccl":
         return dist.ProcessGroupNCCL(store, at.rank, at.size, timedelta(seconds=at.timeout))
     options = ProcessGroupGloo._Options()
-    options._devices, options._timeout = [_device(at)], connecting
+    options._devices, options._timeout = [device], connecting
     return ProcessGroupGloo(store, at.rank, at.size, options)
 
 

@@ -1,7 +1,7 @@
 """Named tensors from the trainer's process to others, in flat buckets over a broadcast.
 
-Before each bucket go two sizes and a table of its tensors, so that receivers need to know nothing, and the sender needs no
-more memory than a bucket. Each tensor comes with its digest. A receiver keeps nothing: a bucket lives as long as the
+Two sizes and a table of its tensors precede each bucket. So receivers need no list of tensors beforehand, and the
+sender needs no more memory than a bucket. Each tensor comes with its digest. A bucket lives as long as the
 tensors that were taken out of it.
 """
 
