@@ -10,42 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from vllm_help import needs_vllm, run_config
+from vllm_help import needs_vllm, run_config, site
 
 pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 
 pytestmark = [needs_vllm, pytest.mark.timeout(600)]
-
-REWARD = """
-from toolrl import Component, hookimpl
-from toolrl.types import Score
-
-@hookimpl
-def toolrl_rewards():
-    yield Component("uneven", "toolrl_plugin_uneven.plugin:build", summary="Differs from episode to episode.")
-
-class Uneven:
-    async def score(self, episode):
-        return Score(float(sum(episode.ids) % 5))
-
-def build(options, context):
-    return Uneven()
-"""
-"""A random model makes no calls, whose form could be judged."""
-
-
-def site(folder: Path) -> Path:
-    """A folder with the reward as an installed plugin."""
-    for name in ("toolrl_plugin_uneven", "toolrl_plugin_uneven-1.0.dist-info"):
-        (folder / name).mkdir(parents=True)
-    (folder / "toolrl_plugin_uneven" / "__init__.py").write_text("")
-    (folder / "toolrl_plugin_uneven" / "plugin.py").write_text(REWARD)
-    about = folder / "toolrl_plugin_uneven-1.0.dist-info"
-    about.joinpath("METADATA").write_text(
-        "Metadata-Version: 2.1\nName: toolrl-plugin-uneven\nVersion: 1.0\nRequires-Dist: toolrl>=0.1\n"
-    )
-    about.joinpath("entry_points.txt").write_text("[toolrl.plugins]\nuneven = toolrl_plugin_uneven.plugin\n")
-    return folder
 
 
 @pytest.mark.parametrize("apart", [False, True])

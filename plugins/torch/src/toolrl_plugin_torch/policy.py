@@ -74,12 +74,10 @@ class PolicyModel:
         """See WeightSource."""
         return checkpoint_tensors(self.model, self.state_dict() if merged else MergedTensors(self.model).base)
 
-    def save_whole(self, folder: Path, state: Mapping[str, Any] | None = None) -> None:
-        """Write model, an adapter merged in, tokenizer and processor as a Hugging Face folder. `state` stands for the
-        model's tensors."""
-        if state is None and self.adapter is not None:
-            state = self.adapter.merged()
-        self.model.save_pretrained(folder, state_dict=None if state is None else dict(state))
+    def save_whole(self, folder: Path) -> None:
+        """Write model, an adapter merged in, tokenizer and processor as a Hugging Face folder."""
+        state = None if self.adapter is None else dict(self.adapter.merged())
+        self.model.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
         if self.processor is not None:
             self.processor.save_pretrained(folder)
@@ -105,7 +103,11 @@ class PolicyWeights:
         return digests(checkpoint_tensors(self._policy.model, own))
 
     def save_config(self, folder: Path) -> None:
-        self._policy.save_whole(folder, {})
+        model = self._policy.model  # Its own `save_pretrained` writes nothing on ranks but the first.
+        model.config.architectures = [type(model).__name__.removeprefix("FSDP")]
+        for part in (model.config, model.generation_config, self._policy.tokenizer, self._policy.processor):
+            if part is not None:
+                part.save_pretrained(folder)
 
     def path(self) -> Path:
         if self._folder is None:
