@@ -226,15 +226,22 @@ def explain(engine: Any, failure: BaseException) -> BaseException:
 def take_down(engine: Any) -> None:
     """Free what the engine holds, so that another can be built in this process."""
     from vllm.distributed import parallel_state
+    from vllm.v1.engine import core
 
-    joined = engine.vllm_config.parallel_config.distributed_executor_backend == "external_launcher"
-    engine.engine_core.shutdown()
-    parallel_state.destroy_model_parallel()
-    if not joined:
+    if engine.vllm_config.parallel_config.distributed_executor_backend != "external_launcher":
+        engine.engine_core.shutdown()
+        parallel_state.destroy_model_parallel()
         parallel_state.destroy_distributed_environment()
-    elif parallel_state._WORLD is not None:  # The default group is the trainer's.
-        parallel_state._WORLD.destroy()
-        parallel_state._WORLD = None
+        return
+    # The default group is the trainer's, and vLLM's shutdown would destroy it. vLLM's own groups end with it.
+    cleanup, core.cleanup_dist_env_and_memory = core.cleanup_dist_env_and_memory, lambda: None
+    try:
+        engine.engine_core.shutdown()
+    finally:
+        core.cleanup_dist_env_and_memory = cleanup
+    for name, value in vars(parallel_state).items():
+        if isinstance(value, parallel_state.GroupCoordinator):
+            setattr(parallel_state, name, None)
 
 
 @contextlib.contextmanager
