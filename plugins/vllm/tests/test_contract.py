@@ -47,6 +47,7 @@ class TestContract(PluginContract):
             chat_format=ByteFormat(tokenizer),
             weights=Weights(make_model(), tokenizer, tmp_path / "weights"),
             dtype=torch.float32,
+            deterministic=True,
         )
 
     # vLLM's parsers are many, and each is for a model of its own.
