@@ -251,7 +251,10 @@ async def test_weights_go_by_a_folder_and_the_cache_is_emptied(
         wanted = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
         if extension:
             wanted = {"method": "toolrl_load_folder", "args": [folder]}
-            assert server.asked[1] == ("/collective_rpc", {"method": "toolrl_setup", "args": [None]})
+            (known, seed), method = (server.asked[1][1][key] for key in ("args", "method"))
+            assert (server.asked[1][0], method, known, seed >= 0) == ("/collective_rpc", "toolrl_setup", None, True)
+        # The extension's sampler draws from a generator of its own; a plain server gets a seed for each request.
+        assert ("seed" in server.asked[-1][1]) != extension
         updates = [place for place, asked in enumerate(server.asked) if asked == ("/collective_rpc", wanted)]
         assert len(updates) == 2, "at the start and at the update"
         assert all(server.paths()[place + 1] == "/reset_prefix_cache" for place in updates)
