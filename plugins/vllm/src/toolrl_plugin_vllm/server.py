@@ -49,7 +49,7 @@ class OpenaiEngine(TokenEngine):
                 hint="Give BuildContext.tokenizer.",
             )
         # Data-parallel engines of a server without the extension may all draw the same numbers.
-        self.seeded = not options.worker_extension
+        self.seeded = context.deterministic or not options.worker_extension
         self._client = Client(options.url, api_key=options.api_key, timeout_seconds=options.timeout_seconds)
         self._dialect = self._of(options.model or "")
         self._interrupts = 0

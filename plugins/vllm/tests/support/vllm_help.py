@@ -45,7 +45,7 @@ async def openai_engine(url: str, module: Any, folder: Path, **options: Any) -> 
     """The engine `openai`, started, with the module's weights."""
     tokenizer = make_tokenizer()
     weights = Weights(module, tokenizer, folder / "0")
-    context = BuildContext("openai", tokenizer=tokenizer, weights=weights, dtype=module.dtype)
+    context = BuildContext("openai", tokenizer=tokenizer, weights=weights, dtype=module.dtype, deterministic=True)
     running = OpenaiEngine(OpenaiEngineOptions(url=url, **options), context)
     await running.start()
     try:
