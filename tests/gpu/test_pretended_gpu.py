@@ -26,7 +26,7 @@ from toolrl.types import Group, RewardEntry, Sampling  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.options import TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import PolicyModel  # noqa: E402
-from toolrl_plugin_torch.prefixes.attention import TreeAttention  # noqa: E402
+from toolrl_plugin_torch.prefixes.attention import tree_attention  # noqa: E402
 from toolrl_plugin_torch.prefixes.tree import grow  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer  # noqa: E402
 from toolrl_plugin_transformers.batch import Batch  # noqa: E402
@@ -89,7 +89,7 @@ def test_attention_over_a_tree_is_a_packed_call_for_each_depth() -> None:
         with mode:
             *inputs, weights = (tensor.to(device) for tensor in tensors)
             inputs = [tensor.detach().requires_grad_() for tensor in inputs]
-            out = TreeAttention.apply(*inputs, tree.to(device), 0.25)
+            out = tree_attention(*inputs, tree.to(device), 0.25)
             found.append([out, *torch.autograd.grad((out * weights).sum(), inputs)])
     for one, other in zip(*found, strict=True):
         assert torch.allclose(one.float(), other.float(), rtol=0.02, atol=0.03)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from toolrl.loop.ranks import Ranks
-from toolrl_plugin_torch import offload
+from toolrl_plugin_torch import compiled, offload
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.offload import HostTransfers
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
@@ -55,7 +55,8 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
         enable({"use_reentrant": False})
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("frozen" not in case or case["frozen"] not in name)
-    policy = PolicyModel(model, PadOnly(), "tiny", torch.device("cpu"), dtype)
+    policy = PolicyModel(model, PadOnly(), "tiny", torch.device("cpu"), dtype, compile="backend" in case)
+    compiled.BACKEND = case.get("backend", compiled.BACKEND)
     trainer: Any
     offload.host_transfers = Elsewhere if case["settings"].get("offload") else lambda device: None
     if "demonstrations" in case:

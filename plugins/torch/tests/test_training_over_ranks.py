@@ -51,6 +51,7 @@ def make_cases(group: Callable[..., Group]) -> dict[str, Any]:
         "frozen": {**whole, "settings": SETTINGS, "dtype": "bfloat16", "frozen": "_proj.weight"},
         "offload": {**whole, "settings": {**SETTINGS, "offload": ["optimizer"]}},
         "checkpointing": {**whole, "settings": SETTINGS, "checkpointing": True},
+        "compiled": {**whole, "settings": SETTINGS, "checkpointing": True, "backend": "aot_eager"},
         "fine-tuning": {
             "settings": {"learning_rate": 1e-2, "steps": 4, "tokens_per_microbatch": 12},
             "demonstrations": [

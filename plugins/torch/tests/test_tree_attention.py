@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from toolrl_plugin_torch.prefixes.attention import TreeAttention
+from toolrl_plugin_torch.prefixes.attention import tree_attention
 from toolrl_plugin_torch.prefixes.tree import TokenTree, grow
 
 
@@ -55,7 +55,7 @@ def difference(tree: TokenTree, heads: tuple[int, int], dtype: torch.dtype) -> f
     wanted, got = inputs_of(tree, heads, torch.float64), inputs_of(tree, heads, dtype)
     weights = torch.randn(tree.positions, heads[0], 16, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     found = []
-    for attend, tensors in ((by_mask, wanted), (TreeAttention.apply, got)):
+    for attend, tensors in ((by_mask, wanted), (tree_attention, got)):
         out = attend(*tensors, tree, 0.25)
         found.append([out, *torch.autograd.grad(out, tensors, weights.to(out.dtype))])
     return max(float((one - other.double()).detach().abs().max()) for one, other in zip(*found, strict=True))

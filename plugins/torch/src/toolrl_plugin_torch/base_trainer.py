@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl_plugin_torch.batch import MicroBatch, Sample
 from toolrl_plugin_torch.checkpoints.trainer_state import load_weights, read_state, restore_random, write_state
+from toolrl_plugin_torch.compiled import CompiledLayers
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
 from toolrl_plugin_torch.offload import warn_where_useless
@@ -83,6 +84,7 @@ class BaseTrainer:
         self._score = self._parallel.trained_scorer(whole)
         self._score_reference = self._parallel.reference_scorer(whole, policy) if with_reference else None
         self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
+        self._compiled = CompiledLayers([score.model for score in self._scorers] if policy.compile else ())
         self.optimizer = PolicyOptimizer(
             self._score.model.named_parameters(), settings, offload="optimizer" in settings.offload
         )
@@ -176,9 +178,11 @@ class BaseTrainer:
         )
         return batches
 
-    def _computing(self, batch: MicroBatch) -> AbstractContextManager[None]:
-        """Context of all passes over a micro-batch, forward and backward."""
-        return nullcontext() if batch.tree is None else over_trees([score.model for score in self._scorers])
+    @contextmanager
+    def _computing(self, batch: MicroBatch) -> Iterator[None]:
+        """Around all passes over a micro-batch, forward and backward."""
+        with self._compiled.used(), nullcontext() if batch.tree is None else over_trees([score.model for score in self._scorers]):
+            yield
 
     def _scored(self, score: TokenScorer, batch: MicroBatch, **options: Any) -> TokenLogprobs:
         """The trained tokens of a micro-batch under one of the models. `options` are the scorer's."""

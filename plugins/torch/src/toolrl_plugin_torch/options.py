@@ -60,6 +60,11 @@ class ModelConfig(ModelFrame, Frame):
     gradient_checkpointing: Literal["auto", True, False] = Field(
         "auto", description="Recompute each layer's activations in the backward pass. auto: on cuda."
     )
+    compile: bool = Field(
+        False,
+        description="Compile the decoder layers of policy and reference for updates (torch.compile); the first step "
+        "takes longer. On a CPU the fused layers aren't used then. Not run on a GPU yet.",
+    )
     lora: LoraConfig | None = Field(
         None, description="Train a LoRA adapter instead of all weights. `{}` takes its defaults; needs toolrl[lora]."
     )

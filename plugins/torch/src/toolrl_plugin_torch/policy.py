@@ -50,6 +50,8 @@ class PolicyModel:
     """A transformers processor, or only the image processor where the whole one can't be loaded; None for text."""
     adapter: LoraAdapter | None = None
     """The LoRA adapter in the model, where that alone is trained."""
+    compile: bool = False
+    """Whether updates compile its layers."""
 
     @property
     def trained(self) -> Any:
@@ -172,7 +174,7 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         # A layer draws no random numbers, and an engine beside the trainer may draw from the process's generator.
         enable({"use_reentrant": False, "preserve_rng_state": False})
-    policy = PolicyModel(model, tokenizer, source, device, dtype, processor)
+    policy = PolicyModel(model, tokenizer, source, device, dtype, processor, compile=config.compile)
     if config.lora is not None:
         folder = Path(base or source)
         policy.adapter = LoraAdapter.add(model, config.lora, str(folder.absolute() if folder.is_dir() else folder))

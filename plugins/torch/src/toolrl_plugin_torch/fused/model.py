@@ -1,9 +1,9 @@
 """Trees through the layers of the llama family on a CPU without the modules' own passes (`fused_layer.py`).
 
 It stands in for a module only where every part is exactly what it expects and nothing hangs on it: no adapter, no hook,
-no dropout, no gradient checkpointing, all weights in float32: in 16 bits the modules round between their steps, and
-float64 is for comparisons to the last digit. A trial compares it with the module, hidden states and gradients,
-before it is used; where the two differ the module is used, with a warning.
+no dropout, no gradient checkpointing, no compiled layer, all weights in float32: in 16 bits the modules round between
+their steps, and float64 is for comparisons to the last digit. A trial compares it with the module, hidden states and
+gradients, before it is used; where the two differ the module is used, with a warning.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class FusedLayers:
         for part in self._model.modules():
             known = type(part) in _TORCH_PARTS or type(part).__module__ in (source, "transformers.activations")
             hooked = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-            if not known or hooked or "forward" in vars(part) or getattr(part, "gradient_checkpointing", False):
+            replaced = "forward" in vars(part) or part._compiled_call_impl is not None
+            if not known or hooked or replaced or getattr(part, "gradient_checkpointing", False):
                 return False
         return all(
             type(parameter) is nn.Parameter and parameter.dtype == torch.float32 and parameter.device.type == "cpu"

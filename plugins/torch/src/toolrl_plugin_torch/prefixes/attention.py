@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from toolrl_plugin_torch.prefixes.tree import Node, TokenTree
+from toolrl_plugin_torch.prefixes.tree import Node, TokenTree, tree_of
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 
@@ -73,24 +73,47 @@ def attend_backward(
             into[places] = grad if call.causal else into[places] + grad
 
 
-class TreeAttention(torch.autograd.Function):  # type: ignore[misc]
-    """`attend` as an operation with a gradient: query, key, value, tree, scale; gives the output alone."""
+def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree: TokenTree, scale: float) -> Tensor:
+    """The output of `attend`, with its gradient. Compiled code calls it as one operator."""
+    out: Tensor = _attend(query, key, value, tree.handle, scale)[0]
+    return out
 
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TokenTree, scale: float) -> Tensor:
-        inputs = AttentionInputs(query, key, value)
-        out, total = attend(inputs, tree, scale)
-        ctx.tree, ctx.scale = tree, scale
-        ctx.save_for_backward(*inputs, out, total)
-        return out
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, out, total = ctx.saved_tensors
-        grads = tuple(torch.empty_like(tensor) for tensor in inputs)
-        attend_backward(grad, AttentionInputs(*inputs), (out, total), grads, ctx.tree, ctx.scale)
-        return *grads, None, None
+@torch.library.custom_op("toolrl::attend", mutates_args=())
+def _attend(query: Tensor, key: Tensor, value: Tensor, tree: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    return attend(AttentionInputs(query, key, value), tree_of(tree), scale)
+
+
+@_attend.register_fake
+def _(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    return torch.empty_like(query), query.new_empty(query.shape[:2], dtype=dtype)
+
+
+@torch.library.custom_op("toolrl::attend_backward", mutates_args=())
+def _attend_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, total: Tensor, tree: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    grads = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+    attend_backward(grad, AttentionInputs(query, key, value), (out, total), grads, tree_of(tree), scale)
+    return grads
+
+
+@_attend_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensors:
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, tree, ctx.scale = inputs
+    ctx.save_for_backward(*tensors, *output, tree)
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return *_attend_backward(grad, *ctx.saved_tensors, ctx.scale), None, None
+
+
+_attend.register_autograd(_gradients, setup_context=_save)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ The row holds a node, then all below it, child after child: what sees a node's t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -49,6 +50,12 @@ class TokenTree:
     """int64: the place in the row whose hidden state predicts token t of sequence b; 0 for t = 0 and padding."""
     nodes: tuple[Node, ...]
     """In the order of the row, which they cover whole."""
+    handle: torch.Tensor = field(init=False, repr=False)
+    """Stands for this tree among the arguments of an operator, which are tensors: see `tree_of`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "handle", torch.tensor(id(self)))
+        _TREES[id(self)] = self
 
     @property
     def positions(self) -> int:
@@ -62,6 +69,14 @@ class TokenTree:
             for tensor in (self.input_ids_N, self.position_ids_N, self.predictor_BT)
         )
         return replace(self, input_ids_N=ids, position_ids_N=positions, predictor_BT=predictor)
+
+
+_TREES: WeakValueDictionary[int, TokenTree] = WeakValueDictionary()
+
+
+def tree_of(handle: torch.Tensor) -> TokenTree:
+    """The tree with this handle, while anything else holds it."""
+    return _TREES[int(handle)]
 
 
 @dataclass(frozen=True, slots=True)

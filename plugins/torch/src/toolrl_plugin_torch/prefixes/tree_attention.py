@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import AttentionInterface
 
-from toolrl_plugin_torch.prefixes.attention import TreeAttention
+from toolrl_plugin_torch.prefixes import attention
 from toolrl_plugin_torch.prefixes.tree import TokenTree
 
 NAME = "toolrl_tree"
@@ -109,7 +109,7 @@ def tree_attention(
     dim = row[2].shape[-1]
     if dim < row[0].shape[-1]:  # kernels take one dimension for all
         row[2] = pad(row[2], (0, row[0].shape[-1] - dim))
-    out = TreeAttention.apply(*row, tree, scaling if scaling is not None else row[0].shape[-1] ** -0.5)
+    out = attention.tree_attention(*row, tree, scaling if scaling is not None else row[0].shape[-1] ** -0.5)
     return out[None, ..., :dim], None
 
 
