@@ -84,7 +84,8 @@ class BaseTrainer:
         self._score = self._parallel.trained_scorer(whole)
         self._score_reference = self._parallel.reference_scorer(whole, policy) if with_reference else None
         self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
-        self._compiled = CompiledLayers([score.model for score in self._scorers] if policy.compile else ())
+        models = [score.model for score in self._scorers]
+        self._compiled = CompiledLayers(models if policy.compile else ())
         self.optimizer = PolicyOptimizer(
             self._score.model.named_parameters(), settings, offload="optimizer" in settings.offload
         )
@@ -181,7 +182,8 @@ class BaseTrainer:
     @contextmanager
     def _computing(self, batch: MicroBatch) -> Iterator[None]:
         """Around all passes over a micro-batch, forward and backward."""
-        with self._compiled.used(), nullcontext() if batch.tree is None else over_trees([score.model for score in self._scorers]):
+        models = [score.model for score in self._scorers]
+        with self._compiled.used(), nullcontext() if batch.tree is None else over_trees(models):
             yield
 
     def _scored(self, score: TokenScorer, batch: MicroBatch, **options: Any) -> TokenLogprobs:
