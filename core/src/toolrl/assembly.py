@@ -132,16 +132,15 @@ async def assemble(
     `observers` replace the config's. With `workers` the config's rollout workers sample, if it asks for any. The first
     of several `ranks` writes the run folder and notifies observers.
 
-    `data` names the data sets that the command needs, such as `data.train`, and whether each has to be there. They are
-    built first: a missing file is reported before a model is loaded. At the end everything is stopped in reverse order;
-    last, observers are notified of the end.
+    `data` names the data sets that the command needs and whether each has to be there. They are built before a model is
+    loaded. At the end everything is stopped in reverse order; last, observers are notified of the end.
     """
     config = loaded.config
     backend = build_trainer(registry, config)
     backend.prepare(ranks.device_name)
     directory = run_directory(config)
     source = _model_to_load(config, backend, overwrite=overwrite)
-    trains = total_steps > 0 and "data.train" in (data or {})
+    trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
     if trains and isinstance(backend, PlansMemory):
         backend.check_memory(source, engine_options(registry, config), ranks.size)
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
@@ -156,7 +155,6 @@ async def assemble(
         weights = model.weights(0, folder.directory)
         here = None
         if not (workers and config.cluster.rollout_workers):
-            # No other command samples while it trains.
             engine = builder.engine(weights, overlap=trains and config.rollout.max_staleness > 0)
             here = builder.environments(), engine
         limits = builder.limits()
@@ -173,8 +171,7 @@ async def assemble(
             folder.begin()
         phase = RunPhase()
         if ranks.first:
-            status = status_file(folder.directory, lambda: {**_facts(phase), **sampler.status()})
-            await stack.enter_async_context(status)
+            await stack.enter_async_context(status_file(folder.directory, lambda: _facts(phase) | sampler.status()))
         built = (loaded, registry, backend, model, here[0] if here else {})
         started = (sampler.engine, sampler.runner, limits, folder, events)
         yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)

@@ -147,8 +147,7 @@ class ReadsTokens(Protocol):
 
 @runtime_checkable
 class StopsByTools(Protocol):
-    """What a parser may give besides: stops that depend on the tools, such as their markers. A rollout then asks this
-    instead of `stops`."""
+    """What a parser may give besides: stops that depend on the tools. A rollout then asks this instead of `stops`."""
 
     def stops_for(self, turn_text: str, tools: Sequence[ToolSpec]) -> Sequence[str]:
         """What ends generation now, given the turn's text so far and the episode's tools."""
