@@ -8,10 +8,10 @@ import math
 import sys
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_vllm.options import VllmEngineOptions
+from toolrl_plugin_vllm.options import BESIDE, VllmEngineOptions
 
-BESIDE, ALONE = 0.4, 0.9
-"""Of a GPU's memory: beside the trainer's model, and on devices of its own."""
+ALONE = 0.9
+"""Of a GPU's memory, on devices of its own."""
 
 _log = logging.getLogger(__name__)
 

@@ -51,6 +51,10 @@ class VllmParserOptions(BaseModel):
     )
 
 
+BESIDE = 0.4
+"""Of a GPU's memory, beside the trainer's model."""
+
+
 class VllmEngineOptions(BaseModel):
     """How vLLM batches, how much it keeps, and how its weights are checked."""
 
@@ -187,12 +191,10 @@ class VllmEngineOptions(BaseModel):
     ) -> tuple[int, int, int]:
         """Of the trainer's GPU, for `toolrl plan`: at least, at most, and while the trainer works. vLLM takes its share
         whole, and must have room there for an episode of the greatest length."""
-        from toolrl_plugin_vllm.devices import fraction
-
         if self.devices is not None:
             return 0, 0, 0  # GPUs of its own
         held, gib = weights // self.parts, 2**30
-        most = int(fraction(self, shared=True, gpus=None) * device)
+        most = int((self.memory_fraction or BESIDE) * device)
         if self.cache_gib is not None:
             most = held + gib + int(self.cache_gib * gib)
         least = max(held + (self.max_length or longest) * token // self.parts, most)
