@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     loaded, registry = read(args)
     backend = build_trainer(registry, loaded.config)
     if not isinstance(backend, PlansMemory):
-        raise ConfigError(f"trainer.use: the trainer {loaded.config.trainer.use!r} has no plan of its memory")
+        raise ConfigError(f"trainer.use is {loaded.config.trainer.use!r}, a trainer that can't plan its memory")
     source, engine = model_source(loaded.config.model.path), engine_options(registry, loaded.config)
     text, facts = backend.plan(source, engine, args.gpu, args.nodes)
     print_json(facts) if args.json else print(text)
