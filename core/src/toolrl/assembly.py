@@ -150,7 +150,7 @@ async def assemble(
         if ranks.first:
             backend.clean(folder.directory)
         stack.callback(folder.close)
-        model = backend.load_model(source)
+        model = backend.load_model(source, ranks=ranks)
         builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
         weights = model.weights(0, folder.directory)
         here = None
@@ -240,6 +240,7 @@ async def _sampler_elsewhere(
 ) -> AsyncIterator[_Sampler]:
     """The cluster's rollout workers sample; of several ranks the first one leads them."""
     if not ranks.first:
+        await asyncio.to_thread(weights.follow)
         groups = Rank0Rollout(ranks, None)
         yield _Sampler(groups, groups)
         return
@@ -247,7 +248,9 @@ async def _sampler_elsewhere(
     failures = FailurePolicy(config.rollout.max_error_rate, events.episode_end)
     cluster = build_cluster(registry, config, "cluster.rollout_workers")
     known = WorkerModel(source, str(model.dtype).removeprefix("torch."))
+    weights.lead()
     async with cluster.rollout_workers(loaded, known, folder.directory, weights, failures) as pool:
+        weights.release()
         workers = Rank0Rollout(ranks, pool) if ranks.distributed else pool
         yield _Sampler(workers, workers, pool.metrics, pool.status)
 

@@ -20,21 +20,45 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class WeightSource(Protocol):
-    """The trainer's weights, in whichever form an engine can take them."""
+    """The trainer's weights, in whichever form an engine can take them.
+
+    Where ranks share the weights, all of them call each method together. Or the first one hands the weights over alone:
+    between its `lead` and its `release` the others `follow`, and take part in what it calls."""
 
     version: int
 
     def module(self) -> Any:
-        """The live torch module, for an engine in the same process that reads the trainer's own tensors."""
+        """A whole torch module, for an engine in the same process: the trainer's own, or where ranks share the weights
+        a copy, which each call brings up to date."""
         ...
 
     def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, Any]]:
-        """Each tensor under its name in a checkpoint, made when it is reached; tied ones once. An adapter is merged in,
-        or left out. Several ranks iterate together."""
+        """Name, as a checkpoint has it, and whole tensor, each made when it is reached; tied ones once. An adapter is
+        merged in, or left out."""
+        ...
+
+    def trained_tensors(self) -> Iterator[tuple[str, Any]]:
+        """Name, as the module has it, and whole tensor of what an update changes, one at a time."""
+        ...
+
+    def lead(self) -> None:
+        """From now on the other ranks follow this one, until `release`."""
+        ...
+
+    def release(self) -> None:
+        """The other ranks' `follow` returns."""
+        ...
+
+    def follow(self) -> None:
+        """Take part in what the first rank does, until it releases."""
         ...
 
     def digests(self) -> Mapping[str, int]:
-        """64 bits of each tensor's bytes, where the trainer has the whole tensor, under its name in a checkpoint."""
+        """64 bits of each tensor's bytes, where the trainer has the whole tensor, by its name in a checkpoint."""
+        ...
+
+    def frozen_digests(self) -> Mapping[str, int]:
+        """64 bits of each tensor that no update changes, by its name in the module; empty where ranks share them."""
         ...
 
     def save_config(self, folder: Path) -> None:
@@ -115,8 +139,9 @@ class TrainerBackend(Protocol):
         """Seed the process and choose its device, the config's unless one is given. Raises ConfigError."""
         ...
 
-    def load_model(self, source: str, *, dtype: str | None = None) -> TrainedModel:
-        """The model and its tokenizer; `dtype` stands for the config's. Raises ConfigError."""
+    def load_model(self, source: str, *, dtype: str | None = None, ranks: Ranks = ...) -> TrainedModel:
+        """The model, which distributed `ranks` share, and its tokenizer; `dtype` stands for the config's. Raises
+        ConfigError."""
         ...
 
     def policy_trainer(

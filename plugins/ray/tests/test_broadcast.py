@@ -28,6 +28,7 @@ from toolrl_plugin_ray.broadcast import WeightBroadcast, receive
 from toolrl_plugin_ray.messages import WeightUpdate
 from toolrl_plugin_ray.weights import described, targets, trained, verify
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError
+from toolrl_plugin_torch.probe import digests
 from toolrl_plugin_torch.sharding import collective_group
 from toolrl_plugin_torch.sharding.collective_group import TransferBrokenError
 
@@ -55,8 +56,11 @@ class Weights:
         self.model = model
         self.version = version
 
-    def module(self) -> Any:
-        return self.model
+    def trained_tensors(self) -> Iterator[tuple[str, Any]]:
+        return ((name, tensor.detach()) for name, tensor in trained(self.model).items())
+
+    def frozen_digests(self) -> dict[str, int]:
+        return digests((name, it) for name, it in self.model.named_parameters() if not it.requires_grad)
 
     def close(self) -> None:
         pass

@@ -70,6 +70,7 @@ class Tiny:
     """The helpers. Imports of torch wait until a test asks for one."""
 
     families = tuple(FAMILIES)
+    shape = _GROUPED
     vocabulary = VOCABULARY
 
     @staticmethod

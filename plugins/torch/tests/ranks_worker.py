@@ -73,7 +73,7 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
             ranks=ranks,
         )
         metrics = [trainer.update(groups) for groups in case["steps"]]
-    return metrics, {name: value.clone() for name, value in policy.model.state_dict().items()}
+    return metrics, {name: value.clone() for name, value in policy.tensors()}
 
 
 def main(folder: Path) -> None:

@@ -19,6 +19,7 @@ from toolrl.loop.saver import Saver
 from toolrl.types import Group, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.critic import Critic, gae, value_loss
+from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 from toolrl_plugin_torch.trainer import PolicyTrainer
@@ -63,8 +64,10 @@ class Setting:
         self.folder = folder
 
     def critic(self, algorithm: dict[str, Any] | None = None, **fields: Any) -> Critic:
+        policy = self._tiny.policy()
         return Critic(
-            self._tiny.model("qwen3"),
+            policy,
+            TokenScorer(policy.model),
             TrainerConfig(max_grad_norm=1e9, **fields),
             AlgorithmConfig(**(algorithm or PLAIN)),
             pad_id=0,
@@ -141,7 +144,7 @@ def test_micro_batches_make_no_difference(setting: Setting) -> None:
 
 
 def test_a_model_whose_head_cannot_be_taken_off_is_refused(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolrl_plugin_torch.critic.probe_head", lambda model: "it names no output embeddings")
+    monkeypatch.setattr("toolrl_plugin_torch.logprob.probe_head", lambda model: "it names no output embeddings")
     with pytest.raises(ConfigError, match="no critic can be made of a Qwen3ForCausalLM: it names no output"):
         setting.critic()
 

@@ -51,8 +51,7 @@ def test_a_bfloat16_model_is_exported_in_bfloat16(tiny: Any, tmp_path: Path, dty
                     parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)) * 0.01)
         source = tmp_path / f"run-{run}"
         source.mkdir()
-        policy.trained.save_pretrained(source)
-        policy.tokenizer.save_pretrained(source)
+        policy.save_trained(source, "the test")
     export_model(str(source), target)
     plain = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
     assert {tensor.dtype for tensor in plain.state_dict().values()} == {torch.bfloat16}

@@ -33,6 +33,12 @@ class Sampler:
     async def update_weights(self, weights, version):
         self.version = version
 
+class Weights:
+    def __init__(self):
+        self.calls = []
+    def __getattr__(self, name):
+        return lambda: self.calls.append(name)
+
 class Batches:
     replayed = 1
     seen = ()
@@ -60,8 +66,10 @@ async def main(ranks):
     rollout = Rank0Rollout(ranks, sampler)
     found = await rollout.run(["a", "b"], 2, LIMITS, round_id="eval-0", training=False)
     assert [it.id for it in found] == ["eval-0/a", "eval-0/b"], found
-    await rollout.update_weights(None, 5)
+    weights = Weights()
+    await rollout.update_weights(weights, 5)
     assert sampler is None or sampler.version == 5
+    assert weights.calls == (["lead", "release"] if ranks.first else ["follow"])
     try:
         await rollout.run(["a"], 2, LIMITS, round_id="bad")
     except DataError:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from toolrl.loop.ranks import ONE
 from toolrl_plugin_torch.policy import PolicyWeights
 from toolrl_plugin_torch.temporary_models import _node, delete_abandoned, temporary_folder
 
@@ -54,6 +55,7 @@ def test_the_number_of_this_process_was_that_of_a_dead_one(tmp_path: Path) -> No
 def test_half_of_a_model_is_never_given_out(tmp_path: Path) -> None:
     class Failing:
         full = True
+        ranks = ONE
 
         def save_whole(self, folder: Path) -> None:
             (folder / "config.json").write_text("{}")

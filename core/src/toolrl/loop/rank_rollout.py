@@ -11,6 +11,7 @@ engine and no tools.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -69,9 +70,13 @@ class Rank0Rollout:
         return await self._ranks.from_first(work, f"the groups of {round_id}")
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
-        """See TakesWeights: the first rank's, which are those of all."""
-        if self._sampler is not None:
-            await self._sampler.update_weights(weights, version)
+        """See TakesWeights: the first rank hands over the weights of all."""
+        if self._sampler is None:
+            await asyncio.to_thread(weights.follow)
+            return
+        weights.lead()
+        await self._sampler.update_weights(weights, version)
+        weights.release()
 
     @property
     def sampler(self) -> RolloutWorkers:

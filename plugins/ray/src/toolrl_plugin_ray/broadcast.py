@@ -23,8 +23,9 @@ from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
 from toolrl.tools.threads import POOL
 from toolrl_plugin_ray.messages import WeightUpdate
-from toolrl_plugin_ray.weights import all_digests, described, targets, trained
+from toolrl_plugin_ray.weights import described, targets
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSupervisor
+from toolrl_plugin_torch.probe import digests
 from toolrl_plugin_torch.sharding.collective_group import CONNECT_SECONDS, Rendezvous, TransferBrokenError, broadcast
 from toolrl_plugin_torch.sharding.rendezvous import listen
 
@@ -109,14 +110,13 @@ class WeightBroadcast:
             store.clear()
 
     def _publish(self, weights: WeightSource, version: int) -> WeightUpdate:
-        # Its own tensors, and not the whole model of an adapter: a worker's module has the same ones.
-        module = weights.module()
-        tensors = trained(module)
-        sizes = [it.nbytes for it in tensors.values()]
-        copy = self._copies[version] = torch.empty(sum(sizes), dtype=torch.uint8)
-        for part, tensor in zip(copy.split(sizes), tensors.values(), strict=True):
-            part.copy_(tensor.detach().contiguous().view(-1).view(torch.uint8))
-        return WeightUpdate(version, described(tensors), all_digests(module))
+        parts, sent, sums = [], {}, dict(weights.frozen_digests())
+        for name, tensor in weights.trained_tensors():  # Gathered one by one where ranks share them.
+            sent |= described({name: tensor})
+            sums |= digests([(name, tensor)])
+            parts.append(tensor.contiguous().view(-1).view(torch.uint8).cpu())
+        self._copies[version] = torch.cat(parts)
+        return WeightUpdate(version, sent, sums)
 
 
 async def receive(update: WeightUpdate, module: Any) -> Callable[[], None]:

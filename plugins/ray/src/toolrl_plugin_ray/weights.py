@@ -45,15 +45,11 @@ def targets(sent: Mapping[str, str], module: Any) -> list[Any]:
     return [own[name] for name in sent]
 
 
-def all_digests(module: Any) -> dict[str, int]:
-    """A digest of each tensor, those of one storage once."""
-    return digests(_distinct(module.state_dict()))
-
-
 def verify(update: WeightUpdate, module: Any) -> None:
     """Raises EngineError where a module's tensors, frozen ones too, aren't bit for bit the trainer's."""
     owner = f"after a transfer of version {update.version} a rollout worker"
-    check_digests(all_digests(module), update.digests, owner=owner, hint=_OTHER_MODEL)
+    own = module.state_dict()
+    check_digests(digests((name, own[name]) for name in update.digests), update.digests, owner=owner, hint=_OTHER_MODEL)
 
 
 def _distinct(tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -24,10 +24,11 @@ from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
 from toolrl_plugin_torch.offload import warn_where_useless
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
-from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights
+from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
+from toolrl_plugin_torch.weights import PolicyWeights
 
 
 @contextmanager
@@ -77,12 +78,12 @@ class BaseTrainer:
         self._settings = settings
         self._directory = directory
         policy.model.train()
-        whole = TokenScorer(policy.model)
+        policy.ranks = ranks
+        self._score = self._parallel.trained_scorer(policy)
         where = f"{section}.share_prefix"
-        self.shares = ranks.broadcast(choose(settings.share_prefix, [whole], where, policy.tokenizer), where)
+        self.shares = ranks.broadcast(choose(settings.share_prefix, [self._score], where, policy.tokenizer), where)
         """Whether common beginnings of sequences are computed once."""
-        self._score = self._parallel.trained_scorer(whole)
-        self._score_reference = self._parallel.reference_scorer(whole, policy) if with_reference else None
+        self._score_reference = self._parallel.reference_scorer(policy) if with_reference else None
         self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
         models = [score.model for score in self._scorers]
         self._compiled = CompiledLayers(models if policy.compile else ())
@@ -110,19 +111,22 @@ class BaseTrainer:
 
     def gather_state(self, directory: Path) -> Path | None:
         """A folder of shards that all ranks wrote together; None in one process."""
-        return self._parallel.gather_state(directory, self.step, self.optimizers())
+        return self._parallel.gather_state(directory, self.step, self.optimizers(), self.policy)
 
     def save(self, folder: Path, gathered: Path | None) -> None:
         """Write model, tokenizer and state into a checkpoint's folder. `gathered` is moved into it, or deleted where
         something fails."""
         policy = self.policy
         try:
-            for part in (policy.trained, policy.tokenizer, policy.processor):
-                if part is not None:
-                    part.save_pretrained(folder)
             if gathered is None:
+                policy.save_trained(folder, "the model's folder")
                 write_state(folder, self.optimizer.state_dict(), self.extra_state())
             else:
+                from toolrl_plugin_torch.checkpoints.shards import MODEL
+
+                for part in (gathered / MODEL).iterdir():
+                    part.rename(folder / part.name)
+                (gathered / MODEL).rmdir()
                 write_state(folder, {}, dict.fromkeys(self.optimizers()))
                 gathered.rename(folder / "trainer" / "shards")
         except BaseException:
@@ -132,7 +136,7 @@ class BaseTrainer:
 
     def saved_bytes(self) -> int:
         """About how many bytes `save` writes."""
-        tensors = list(self.policy.trained.state_dict().values())
+        tensors = [each for each in self.policy.live.parameters() if each.requires_grad or self.policy.adapter is None]
         for optimizer in self.optimizers().values():
             tensors += optimizer.tensors().values()
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
@@ -141,7 +145,6 @@ class BaseTrainer:
         """Resume from a checkpoint of this step. Raises CheckpointError."""
         state = read_state(folder)
         load_weights(self.policy, folder)
-        self._parallel.read_from(self._score, self.policy.model)
         if (folder / "trainer" / "shards").is_dir():
             from toolrl_plugin_torch.checkpoints.shards import read_shards
 
@@ -201,5 +204,4 @@ class BaseTrainer:
 
     def _complete(self) -> None:
         """The step's updates are done."""
-        self._parallel.write_back(self._score, self.policy.model)
         self.step, self.whole = self.step + 1, True

@@ -29,12 +29,13 @@ from toolrl.errors import CheckpointError, ConfigError
 from toolrl.types import Episode, Group, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, CriticConfig, OverlongConfig
 from toolrl_plugin_torch.batch import MicroBatch, Sample, split
-from toolrl_plugin_torch.head import probe_head
+from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import overlong_penalty
 from toolrl_plugin_torch.offload import offloaded, own_tensors
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.sharding.dtensor import put
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 
@@ -123,22 +124,22 @@ class Critic:
 
     def __init__(
         self,
-        policy_model: Any,
+        policy: PolicyModel,
+        score: TokenScorer,
         settings: TrainerConfig,
         algorithm: AlgorithmConfig,
         *,
         pad_id: int,
         parallel: SingleProcess,
     ) -> None:
-        parts = probe_head(policy_model)
-        if isinstance(parts, str):
+        if score.parts is None:
             raise ConfigError(
-                f"algorithm.critic: no critic can be made of a {type(policy_model).__name__}: {parts}",
+                f"algorithm.critic: no critic can be made of a {type(policy.model).__name__}: {score.fallback}",
                 hint="Take an algorithm without a critic, for example `preset: grpo`.",
             )
         assert algorithm.critic is not None, "the config fills it in"
-        base, head, _ = parts
-        self._device = head.weight.device
+        base, head, _ = score.parts
+        self._device = policy.device
         wide = torch.promote_types(head.weight.dtype, torch.float32)
         self.head = torch.nn.Linear(head.in_features, 1, device=self._device, dtype=wide)
         torch.nn.init.zeros_(self.head.weight)
@@ -154,7 +155,7 @@ class Critic:
         )
         self._on_device = offloaded(
             "critic" in settings.offload,
-            lambda: [*own_tensors(self.body, policy_model), *self.head.parameters()],
+            lambda: [*own_tensors(self.body, policy.model), *self.head.parameters()],
             self._device,
         )
         self._algorithm = algorithm

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -32,6 +32,7 @@ from toolrl_plugin_torch.prefixes.tree import TokenTree
 from toolrl_plugin_torch.prefixes.tree_attention import model_inputs
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _MIN_ROWS = 128
 """Rows of a chunk at least: with fewer, reading the head's weight takes longer than multiplying with it."""
@@ -53,10 +54,13 @@ class TokenScorer:
     Goes past the model's own `forward`, so wrappers that hook into it (DDP) have to be put around the scorer's caller.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
+        """`dtype` is that the model is computed in, where its parameters are in another one."""
         self.model = model
-        probed = probe_head(model)
-        self._parts = None if isinstance(probed, str) else probed
+        self.dtype: torch.dtype = dtype or next(iter(model.parameters())).dtype
+        probed = self.run(probe_head, model)
+        self.parts = None if isinstance(probed, str) else probed
+        """The model without its head, the head, and what follows it; None where it can't be taken apart."""
         self.fallback: str | None = probed if isinstance(probed, str) else None
         """Why the model's own logits are used; None where hidden states and head are."""
         if self.fallback:
@@ -67,9 +71,13 @@ class TokenScorer:
             )
         self._fused: FusedLayers | None = None
 
+    def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """`work` of the arguments, where the model can be called and its head's weight be used."""
+        return work(*arguments)
+
     def fuse(self) -> None:
         """Compute trees without the model's own layers, where that is possible (`fused.py`)."""
-        self._fused = FusedLayers.of(self.model) if self._parts is not None else None
+        self._fused = FusedLayers.of(self.model) if self.parts is not None else None
 
     def __call__(
         self,
@@ -100,8 +108,8 @@ class TokenScorer:
         else:
             inputs = model_inputs(tree)
             predictors_N = tree.predictor_BT.reshape(-1).index_select(0, targets_N)
-        if self._parts is not None:
-            base, head, transform = self._parts
+        if self.parts is not None:
+            base, head, transform = self.parts
             if tree is not None and self._fused is not None and self._fused.usable:
                 hidden_NH = self._fused(tree, predictors_N)
             else:

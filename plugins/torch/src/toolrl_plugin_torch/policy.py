@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import revert_weight_conversion
 
 from toolrl.errors import ConfigError, first_line
+from toolrl.loop.ranks import ONE, Ranks
 from toolrl_plugin_torch.adapters.lora import (
     LoraAdapter,
     MergedTensors,
@@ -25,21 +23,24 @@ from toolrl_plugin_torch.adapters.lora import (
     fingerprints,
     merge_from,
 )
+from toolrl_plugin_torch.checkpoints.layout import checkpoint_tensors, read_checkpoint, write_safetensors
 from toolrl_plugin_torch.device import pick_dtype
 from toolrl_plugin_torch.model_path import broken_model
 from toolrl_plugin_torch.options import ModelConfig
-from toolrl_plugin_torch.probe import digests
-from toolrl_plugin_torch.temporary_models import temporary_folder
+from toolrl_plugin_torch.sharding.dtensor import gathered, put
+from toolrl_plugin_torch.weights import PolicyWeights
 
 logger = logging.getLogger(__name__)
 SOURCE_DTYPE = "toolrl_source_dtype"
 """Key in config.json of checkpoints: the precision of the model that the run began with, where it is a lower one."""
-_LAYER = re.compile(r".*?\.\d+\.")
 
 
 @dataclass
 class PolicyModel:
-    """A causal language model with its tokenizer; a vision-language model also with its processor."""
+    """A causal language model with its tokenizer; a vision-language model also with its processor.
+
+    Where several processes train, `shards` holds this rank's part of the weights, and the parameters of `model` are on
+    the meta device, but for an adapter's. All ranks call the methods that give weights together, then."""
 
     model: Any
     tokenizer: Any
@@ -52,11 +53,16 @@ class PolicyModel:
     """The LoRA adapter in the model, where that alone is trained."""
     compile: bool = False
     """Whether updates compile its layers."""
+    ranks: Ranks = ONE
+    shards: Any = None
+    """The sharded model (`sharding.fsdp.ShardedModel`); None in one process."""
+    _copy: Any = None
+    """A whole copy of the sharded model, for an engine that reads a module."""
 
     @property
-    def trained(self) -> Any:
-        """What training changes, with `state_dict` and `save_pretrained`: the adapter, or the whole model."""
-        return self.model if self.adapter is None else self.adapter
+    def live(self) -> Any:
+        """The module with the weights that are trained."""
+        return self.model if self.shards is None else self.shards.model
 
     @property
     def max_positions(self) -> int:
@@ -68,82 +74,106 @@ class PolicyModel:
         """The live weights; `directory` is where folders of them are written."""
         return PolicyWeights(self, version, directory)
 
-    def state_dict(self) -> Mapping[str, Any]:
-        """Name to tensor of the whole model, an adapter merged in."""
-        return self.model.state_dict() if self.adapter is None else self.adapter.merged()
+    def state_dict(self) -> MergedTensors:
+        """Name to tensor of the whole model, an adapter merged in. Tensors are gathered when they are asked for."""
+        return MergedTensors(self.live, self.dtype)
 
-    def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-        """See WeightSource."""
-        return checkpoint_tensors(self.model, self.state_dict() if merged else MergedTensors(self.model).base)
+    def tensors(self, *, merged: bool = True, data: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, whole tensor) of a checkpoint of the model, one after the other, tied ones once; an adapter is merged
+        in, or left out. Without `data` they are on the meta device, and nothing is gathered."""
+        state = self.state_dict() if merged else MergedTensors(self.live, self.dtype, merged=False)
+        return checkpoint_tensors(self.model, state if data else {name: state.without_data(name) for name in state})
 
-    def save_whole(self, folder: Path) -> None:
-        """Write model, an adapter merged in, tokenizer and processor as a Hugging Face folder."""
-        state = None if self.adapter is None else dict(self.adapter.merged())
-        self.model.save_pretrained(folder, state_dict=state)
+    def trained_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, whole tensor) of stored buffers and of what an update changes, by the names of `model`; tied ones
+        once."""
+        seen = set()
+        for name, tensor in self.live.state_dict(keep_vars=True).items():
+            learns = tensor.requires_grad or not isinstance(tensor, torch.nn.Parameter)
+            if learns and tensor.numel() and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield name, gathered(tensor.detach(), self.dtype)
+
+    def read(self, source: str) -> None:
+        """Read the shards, and stored buffers, from a checkpoint. Raises ConfigError."""
+        names = {name: tensor for name, tensor in self.live.state_dict(keep_vars=True).items() if ".lora_" not in name}
+        read_checkpoint(self.model, source, {name.replace(".base_layer.", "."): it for name, it in names.items()})
+
+    def whole_copy(self) -> Any:
+        """A model of one's own with the weights as they are now: the same object at each call, brought up to date."""
+        from toolrl_plugin_torch.sharding.fsdp import allocate, copy_without_weights
+
+        first = self._copy is None
+        if first:
+            self._copy = copy_without_weights(self.model, self.dtype, trained=False).eval()
+            allocate(self._copy, self.device)
+        pairs = zip(self._copy.parameters(), self.live.parameters(), strict=True)
+        with torch.no_grad():
+            for target, source in pairs:
+                if first or source.requires_grad:
+                    target.copy_(gathered(source.detach(), target.dtype))
+        return self._copy
+
+    def update_adapter(self) -> None:
+        """Gather the trained adapter into `model`."""
+        if self.shards is not None:
+            own = self.model.state_dict()
+            for name, tensor in self.trained_tensors():
+                put(tensor, own[name])
+
+    def save_trained(self, folder: Path, what: str) -> None:
+        """Write what training changes, the adapter or the whole model, with tokenizer and processor. All ranks call it,
+        and the first one writes; where it can't, all raise its error. `what` names this point of the run."""
+        if self.adapter is None:
+            self.save_whole(folder, what)
+            return
+        self.update_adapter()
+        adapter = self.adapter
+
+        def write() -> None:
+            folder.mkdir(parents=True, exist_ok=True)
+            adapter.save_pretrained(folder)
+            self._save_words(folder)
+
+        self.ranks.by_first(write, what)
+
+    def save_whole(self, folder: Path, what: str = "the model's folder") -> None:
+        """Write model, an adapter merged in, tokenizer and processor as a Hugging Face folder, tensor by tensor. All
+        ranks call it, as `save_trained`."""
+        tensors, failure = self.tensors(), None
+
+        def write() -> None:
+            self.model.save_pretrained(folder, state_dict={})  # Config and a custom model's code, and empty weights.
+            write_safetensors(folder, list(self.tensors(data=False)), tensors)
+            self._save_words(folder)
+
+        try:
+            if self.ranks.first:
+                write()
+        except Exception as error:  # noqa: BLE001 - raised when the others know of it
+            failure = error
+        for _ in tensors:
+            pass  # The other ranks, and all after a failure: each tensor is gathered by all.
+
+        def outcome() -> None:
+            if failure is not None:
+                raise failure
+
+        self.ranks.by_first(outcome, what)
+
+    def _save_words(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)
         if self.processor is not None:
             self.processor.save_pretrained(folder)
 
 
-class PolicyWeights:
-    """A `WeightSource` over the live policy. `path()` writes a folder once a version, beside the run."""
-
-    def __init__(self, policy: PolicyModel, version: int, directory: Path | None = None) -> None:
-        self.version = version
-        self._policy = policy
-        self._directory = directory
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def module(self) -> Any:
-        return self._policy.model
-
-    def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._policy.tensors(merged=merged)
-
-    def digests(self) -> dict[str, int]:
-        own = {name: it for name, it in self._policy.model.state_dict().items() if not hasattr(it, "full_tensor")}
-        return digests(checkpoint_tensors(self._policy.model, own))
-
-    def save_config(self, folder: Path) -> None:
-        model = self._policy.model  # Its own `save_pretrained` writes nothing on ranks but the first.
-        model.config.architectures = [type(model).__name__.removeprefix("FSDP")]
-        for part in (model.config, model.generation_config, self._policy.tokenizer, self._policy.processor):
-            if part is not None:
-                part.save_pretrained(folder)
-
-    def path(self) -> Path:
-        if self._folder is None:
-            folder = temporary_folder(f"weights-{self.version}", self._directory)
-            try:
-                self._policy.save_whole(Path(folder.name))
-            except BaseException:  # Half of a model must not be taken for one when this is asked for again.
-                folder.cleanup()
-                raise
-            self._folder = folder
-        return Path(self._folder.name)
-
-    def close(self) -> None:
-        """Delete the folder, if there is one; else it goes when the process ends."""
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
-
-
-def checkpoint_tensors(model: Any, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """A model's tensors under their names in a checkpoint, tied ones once. Each is taken from `tensors` when it is
-    reached; where transformers converts a checkpoint when it loads it, a layer's are taken together."""
-    names = [name for name in tensors if name not in getattr(model, "all_tied_weights_keys", {})]
-    if not get_model_conversion_mapping(model, add_legacy=False):
-        yield from ((name, tensors[name].detach()) for name in names)
-        return
-    for _, layer in groupby(names, lambda name: (_LAYER.match(name) or [name])[0]):
-        yield from revert_weight_conversion(model, {name: tensors[name].detach() for name in layer}).items()
-
-
-def load_policy(config: ModelConfig, source: str, device: torch.device) -> PolicyModel:
+def load_policy(
+    config: ModelConfig, source: str, device: torch.device, ranks: Ranks = ONE, *, cpu_offload: bool = False
+) -> PolicyModel:
     """Load model and tokenizer from `source`, a folder (or a hub's `owner/name`, where a hub can be
     reached). A folder with an adapter stands for its model with the adapter, which is trained on where
-    `config.lora` is given, and merged in for good where it isn't.
+    `config.lora` is given, and merged in for good where it isn't. Distributed ranks shard the model; each reads its
+    own part of the weights.
 
     Raises ConfigError with the part that failed and why, CheckpointError for an adapter that can't be read or doesn't
     fit.
@@ -161,30 +191,44 @@ def load_policy(config: ModelConfig, source: str, device: torch.device) -> Polic
     except Exception as error:
         raise _load_error("tokenizer", words, error) from error
     try:
-        model, processor = _load_model(config, base or source, words, tokenizer, dtype)
+        model, processor = _load_model(config, base or source, words, tokenizer, dtype, data=not ranks.distributed)
+    except ConfigError:
+        raise
     except Exception as error:
         raise _load_error("model", base or source, error, config.attention) from error
     if base is not None and config.lora is None:
         check_base(Path(source), base, fingerprints(Path(base)))
+        if ranks.distributed:
+            raise ConfigError(
+                f"model.path: {source!r} holds an adapter, and several processes can't merge it into its model",
+                hint="Merge it by `toolrl export`, or set model.lora to train it on.",
+            )
         model = merge_from(model, Path(source))
-    model.to(device)
+    model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))
     wanted = config.gradient_checkpointing
     if wanted is True or (wanted == "auto" and device.type == "cuda" and model.supports_gradient_checkpointing):
         # The first name is the newer one; where transformers has it, the second warns.
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         # A layer draws no random numbers, and an engine beside the trainer may draw from the process's generator.
         enable({"use_reentrant": False, "preserve_rng_state": False})
-    policy = PolicyModel(model, tokenizer, source, device, dtype, processor, compile=config.compile)
+    policy = PolicyModel(model, tokenizer, source, device, dtype, processor, ranks=ranks, compile=config.compile)
     if config.lora is not None:
         folder = Path(base or source)
         policy.adapter = LoraAdapter.add(model, config.lora, str(folder.absolute() if folder.is_dir() else folder))
         if base is not None:
             policy.adapter.restore(Path(source))
+    if ranks.distributed:
+        from toolrl_plugin_torch.sharding.fsdp import ShardedModel
+
+        policy.shards = ShardedModel(model, dtype, ranks, trained=True, cpu_offload=cpu_offload)
+        policy.read(base or source)
     return policy
 
 
-def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The model, and its processor where it takes images."""
+def _load_model(
+    config: ModelConfig, source: str, words: str, tokenizer: Any, dtype: torch.dtype, *, data: bool
+) -> tuple[Any, Any]:
+    """The model, and its processor where it takes images. Without `data` its parameters are on the meta device."""
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
     loader, settings = model_settings(config, source)
     _note_dtype(settings, dtype)
@@ -193,12 +237,29 @@ def _load_model(config: ModelConfig, source: str, words: str, tokenizer: Any, dt
     )
     if config.attention is not None:
         options["attn_implementation"] = config.attention
-    return loader.from_pretrained(source, dtype=dtype, config=settings, **options), processor
+    if data:
+        return loader.from_pretrained(source, dtype=dtype, config=settings, **options), processor
+    from toolrl_plugin_torch.sharding.fsdp import without_weights
+
+    with without_weights():
+        model = loader.from_config(settings, dtype=dtype, **options).eval()
+    for part, kept in model._get_dtype_plan(dtype).items():  # Of a model in bfloat16 what stays in float32.
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if re.search(part.replace("*", ".*"), name):
+                tensor.data = tensor.data.to(kept)
+    with contextlib.suppress(OSError):  # Without a file the model's config says it.
+        model.generation_config = transformers.GenerationConfig.from_pretrained(source)
+    return model, processor
 
 
 def model_settings(config: ModelConfig, source: str) -> tuple[Any, Any]:
-    """The class of transformers that loads a model, and the model's config."""
+    """The class of transformers that loads a model, and the model's config. Raises ConfigError for a quantized one."""
     found = transformers.AutoConfig.from_pretrained(source, trust_remote_code=config.trust_remote_code)
+    if getattr(found, "quantization_config", None) is not None:
+        raise ConfigError(
+            f"model.path: {source!r} holds quantized weights (quantization_config), which can't be trained on",
+            hint="Take the model's checkpoint in bfloat16 or float32; model.lora trains on that with less memory.",
+        )
     loader = transformers.AutoModelForImageTextToText if _takes_images(found) else transformers.AutoModelForCausalLM
     return loader, _without_dropout(found)
 

@@ -87,7 +87,9 @@ class PolicyTrainer(BaseTrainer):
         self._temperature = temperature
         self._longest = longest
         if algorithm.baseline == "critic" and estimator is None:
-            self.critic = Critic(policy.model, settings, algorithm, pad_id=self._pad_id(), parallel=self._parallel)
+            self.critic = Critic(
+                policy, self._score, settings, algorithm, pad_id=self._pad_id(), parallel=self._parallel
+            )
             assert algorithm.critic is not None, "the config fills it in"
             self.skipped_steps = algorithm.critic.warmup_steps
 

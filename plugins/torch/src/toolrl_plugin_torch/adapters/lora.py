@@ -25,6 +25,7 @@ import torch
 
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl_plugin_torch.options import LoraConfig
+from toolrl_plugin_torch.sharding.dtensor import gathered
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -66,7 +67,9 @@ class LoraAdapter:
         )
         try:
             # In the model's precision: the optimizer keeps float32 masters of what is in lower precision.
-            wrapped = peft.get_peft_model(model, settings, adapter_name=_NAME, autocast_adapter_dtype=False)
+            without_data = any(parameter.is_meta for parameter in model.parameters())
+            with torch.random.fork_rng(devices=[], enabled=without_data):
+                wrapped = peft.get_peft_model(model, settings, adapter_name=_NAME, autocast_adapter_dtype=False)
         except (ValueError, re.error) as error:
             raise ConfigError(
                 f"model.lora.target_modules: {_in_short(error)}",
@@ -78,6 +81,8 @@ class LoraAdapter:
                 hint="Set a lower model.lora.rank; 8 to 64 is usual.",
             ) from error
         adapter = cls(wrapped, base)
+        if without_data:
+            adapter._draw()
         adapter._check_layers()
         # peft takes names that no layer has as long as there is one that some layer has.
         paths = [f".{name}" for name, part in adapter.model.named_modules() if hasattr(part, "lora_A")]
@@ -88,6 +93,17 @@ class LoraAdapter:
                 hint=f"Its linear layers are: {names}.",
             )
         return adapter
+
+    def _draw(self) -> None:
+        """Draw the additions as peft does for a model with data: without, it leaves them on the meta device."""
+        for layer in self.model.modules():
+            if hasattr(layer, "lora_A"):
+                for parts in (layer.lora_A, layer.lora_B):
+                    before = parts[_NAME]
+                    parts[_NAME] = torch.nn.Linear(before.in_features, before.out_features, bias=False)
+                layer.reset_lora_parameters(_NAME, True)
+                for parts in (layer.lora_A, layer.lora_B):
+                    parts[_NAME].to(layer.get_base_layer().weight.dtype)
 
     def _check_layers(self) -> None:
         """Refuse what can't be merged exactly. Raises ConfigError."""
@@ -169,14 +185,15 @@ class LoraAdapter:
 
 
 class MergedTensors(Mapping[str, torch.Tensor]):
-    """Name to tensor, additions merged in; the other tensors are the live ones."""
+    """Name to tensor of a model, additions merged in. A merged tensor is computed, and a sharded one is gathered, when
+    it is asked for; all ranks ask for it together then. The other tensors are the live ones."""
 
-    def __init__(self, model: Any) -> None:
-        from peft.tuners.lora import LoraLayer
-
-        self._layers = {
-            f"{name}.weight": layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)
-        }
+    def __init__(self, model: Any, dtype: torch.dtype | None = None, *, merged: bool = True) -> None:
+        """`dtype` is that of gathered tensors. Without `merged` additions are left out."""
+        layers = ((name, layer) for name, layer in model.named_modules() if merged and hasattr(layer, "lora_A"))
+        self.merged = {f"{name}.weight": layer for name, layer in layers}
+        """By name of a tensor the layer with its addition."""
+        self._dtype = dtype
         self.base: dict[str, torch.Tensor] = {
             name.replace(".base_layer.", "."): tensor
             for name, tensor in model.state_dict().items()
@@ -185,8 +202,8 @@ class MergedTensors(Mapping[str, torch.Tensor]):
         """Without additions."""
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        tensor = self.base[name]
-        return tensor if name not in self._layers else _merged(tensor, self._layers[name])
+        tensor = gathered(self.base[name], self._dtype)
+        return tensor if name not in self.merged else _merged(tensor, self.merged[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.base)
@@ -194,11 +211,18 @@ class MergedTensors(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self.base)
 
+    def without_data(self, name: str) -> torch.Tensor:
+        """A tensor on the meta device like the one of this name."""
+        tensor = self.base[name]
+        sharded = hasattr(tensor, "full_tensor")
+        return torch.empty(tensor.shape, dtype=self._dtype if sharded else tensor.dtype, device="meta")
+
 
 def _merged(weight: torch.Tensor, layer: Any) -> torch.Tensor:
     """W + s · B A, rounded once."""
     wide = torch.promote_types(weight.dtype, torch.float32)
-    low, high = (part[_NAME].weight.detach().to(wide) for part in (layer.lora_A, layer.lora_B))
+    parts = (gathered(part[_NAME].weight.detach(), weight.dtype) for part in (layer.lora_A, layer.lora_B))
+    low, high = (part.to(wide) for part in parts)
     addition = high @ low
     if layer.fan_in_fan_out:  # as GPT-2 keeps its weights
         addition = addition.t()

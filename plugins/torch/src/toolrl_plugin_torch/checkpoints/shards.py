@@ -13,7 +13,7 @@ import pickle
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from toolrl_plugin_torch.optimizer import PolicyOptimizer
 
 FOLDER = Path("trainer") / "shards"
 """In a checkpoint."""
+MODEL = "model"
+"""In a folder of shards until the checkpoint is put together."""
 _BESIDE = ".shards-"
 _INDEX = ".metadata"
 """The place of each part; the first rank writes it last."""
@@ -46,9 +48,16 @@ _SLOW = 20.0
 """Seconds that a file may take to be seen on another host."""
 
 
-def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> Path:
-    """Write all tensors of these optimizers, which hold the trained weights too, into a folder in `directory`. All
-    ranks together; its path. Raises CheckpointError on all where one can't write."""
+def write_shards(
+    directory: Path,
+    step: int,
+    optimizers: Mapping[str, PolicyOptimizer],
+    ranks: Ranks,
+    write_model: Callable[[Path, str], None] = lambda folder, what: None,
+) -> Path:
+    """Write all tensors of these optimizers, which hold the trained weights too, into a folder in `directory`; then
+    have `write_model` write into `MODEL` in it, at a point of the run with a name. All ranks together; its path. Raises
+    CheckpointError where a rank can't write, RankError on the others."""
     folder = directory / f"{_BESIDE}{step:06d}"
 
     def make_room() -> None:
@@ -61,6 +70,7 @@ def write_shards(directory: Path, step: int, optimizers: Mapping[str, PolicyOpti
         ranks.by_first(make_room, what)
         with _together(ranks) as options:
             dcp.save(_tensors(optimizers), storage_writer=FileSystemWriter(folder), **options)
+        write_model(folder / MODEL, what)
     except (OSError, dcp.api.CheckpointException) as error:
         if ranks.first:
             shutil.rmtree(folder, ignore_errors=True)

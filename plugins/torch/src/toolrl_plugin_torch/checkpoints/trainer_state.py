@@ -35,7 +35,7 @@ def write_state(folder: Path, optimizer: Mapping[str, Any], extra: Mapping[str, 
 def read_state(path: Path) -> dict[str, Any]:
     """`optimizer`, `random` and `extra` of a checkpoint, tensors on the CPU. Raises CheckpointError."""
     try:
-        state = torch.load(path / _FILE, map_location="cpu", weights_only=True)
+        state = torch.load(path / _FILE, map_location="cpu", weights_only=True, mmap=True)
         return {"optimizer": state["optimizer"], "random": state["random"], "extra": state.get("extra", {})}
     except Exception as error:
         raise unreadable_state(path, error) from error
@@ -50,6 +50,11 @@ def load_weights(policy: PolicyModel, path: Path) -> None:
         raise CheckpointError(f"it holds {found}, and the config has {wanted}", where=str(path), hint=_LORA_OF_RUN)
     if policy.adapter is not None:
         policy.adapter.restore(path, hint=_LORA_OF_RUN)
+    if policy.shards is not None:
+        policy.shards.copy_from(policy.model)
+        if policy.adapter is None:
+            policy.read(str(path))
+    if policy.shards is not None or policy.adapter is not None:
         return
     saved = type(policy.model).from_pretrained(path, dtype=policy.model.dtype)
     with torch.no_grad():

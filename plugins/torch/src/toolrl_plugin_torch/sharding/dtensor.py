@@ -27,15 +27,23 @@ def as_shard(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return DTensor(part, like._spec, requires_grad=False)
 
 
+def gathered(value: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """As `full`; what is sharded is sent and returned in this type."""
+    return full(value.detach().to(dtype)) if hasattr(value, "full_tensor") else value
+
+
+def local_slice(target: torch.Tensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
+    """This rank's part of a tensor, and where in the whole one it is."""
+    if not hasattr(target, "full_tensor"):
+        return target, tuple(slice(0, size) for size in target.shape)
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    sizes, starts = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
+    return target.to_local(), tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
+
+
 def put(value: torch.Tensor, target: torch.Tensor) -> None:
     """Write a whole tensor into one of its shape; where that is sharded, each rank writes its own part."""
     with torch.no_grad():
-        if not hasattr(target, "full_tensor"):
-            target.copy_(value)
-            return
-        from torch.distributed.tensor import distribute_tensor
-
-        local, mesh = target.to_local(), target.device_mesh
-        # Every rank has the whole, so nothing is sent.
-        whole = value.detach().to(mesh.device_type, target.dtype)
-        local.copy_(distribute_tensor(whole, mesh, target.placements, src_data_rank=None).to_local())
+        part, slices = local_slice(target)
+        part.copy_(value.detach()[slices])

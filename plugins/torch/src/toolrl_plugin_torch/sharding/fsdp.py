@@ -1,10 +1,9 @@
 """Models whose weights are sharded over the ranks by FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
-The policy's own model stays whole on every rank: the engine samples from it, and the probes of its head and of shared
-beginnings ran on it. A copy is trained. Every rank holds a part of each of its tensors in float32 (float64 where the
-model is), with the optimizer's state of that part. A layer's tensors are gathered in the model's own precision when the
-layer is computed, and its gradients are summed over the ranks in float32: the same arithmetic as one process with
-float32 masters. After a step the new weights are gathered tensor by tensor into the whole model.
+No rank holds a whole model. Every rank holds a part of each tensor, in float32 (float64 where the model is) with the
+optimizer's state of that part if the tensor is trained. A layer's tensors are gathered in the model's own precision
+when the layer is computed, and its gradients are summed over the ranks in float32: the same arithmetic as one process
+with float32 masters.
 
 Losses are sums over samples whose weights already count all samples of the step, so gradients are summed over the
 ranks and not averaged.
@@ -13,7 +12,8 @@ ranks and not averaged.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +21,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
+from toolrl_plugin_torch.sharding.dtensor import local_slice, put
 from toolrl_plugin_torch.sharding.process_group import ProcessGroup
 
 T = TypeVar("T")
@@ -28,76 +29,132 @@ T = TypeVar("T")
 _LOW = (torch.bfloat16, torch.float16)
 
 
-class ShardedScorer(TokenScorer):
-    """A scorer over a sharded copy of another's model. All ranks call it together, also with gradients off, and go
-    backward together. With `trained` the shards are kept in float32, for an optimizer."""
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Modules that are made meanwhile have parameters on the meta device, and buffers with their values."""
+    register = torch.nn.Module.register_parameter
 
-    def __init__(self, score: TokenScorer, ranks: ProcessGroup, *, trained: bool, cpu_offload: bool = False) -> None:
-        copied, sources = meta_copy(score, score.model, trained=trained)
-        self.model = copied.model
+    def on_meta(module: Any, name: str, parameter: Any) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = torch.nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
+        register(module, name, parameter)
+
+    torch.nn.Module.register_parameter = on_meta
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.nn.Module.register_parameter = register
+
+
+def copy_without_weights(module: T, dtype: torch.dtype, *, trained: bool) -> T:
+    """A copy of a model of this type with parameters on the meta device, which shares its buffers. With `trained`,
+    parameters that require a gradient are in float32 where the type is a lower one; else none requires it.
+
+    Raises ConfigError for a trained parameter that the model keeps in another type: FSDP gathers a layer in one.
+    """
+    model: Any = module
+    memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+    for name, parameter in model.named_parameters():
+        learns = trained and parameter.requires_grad
+        if learns and parameter.dtype != dtype:
+            raise ConfigError(
+                f"model.path: the model keeps {name!r} in {parameter.dtype}, and several processes can train it in "
+                f"{dtype} only, as the rest",
+                hint="Set model.dtype to float32, or train in one process.",
+            )
+        wide = torch.float32 if learns and dtype in _LOW else parameter.dtype
+        empty = torch.empty_like(parameter, dtype=wide, device="meta")
+        memo[id(parameter)] = torch.nn.Parameter(empty, requires_grad=learns)
+    return copy.deepcopy(module, memo)
+
+
+def allocate(root: torch.nn.Module, device: str | torch.device, *, cpu_offload: bool = False) -> None:
+    """Memory for all parameters on the meta device; tied ones stay tied. With `cpu_offload`, shards are on the CPU."""
+    made: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
+    for module in root.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_meta:
+                if id(parameter) not in made:
+                    place = "cpu" if cpu_offload and hasattr(parameter, "full_tensor") else device
+                    empty = torch.empty_like(parameter, device=place)
+                    new = torch.nn.Parameter(empty, requires_grad=parameter.requires_grad)
+                    made[id(parameter)] = (parameter, new)
+                module._parameters[name] = made[id(parameter)][1]
+
+
+class ShardedModel(torch.nn.Module):  # type: ignore[misc]
+    """A copy of a model, sharded, as the outermost module for FSDP2: the head's weight is used beside the model's own
+    forward pass. All ranks call it together, also with gradients off, and go backward together.
+
+    Parameters of the model that are on the meta device have no values yet here; others are copied.
+    """
+
+    def __init__(
+        self, model: Any, dtype: torch.dtype, ranks: ProcessGroup, *, trained: bool, cpu_offload: bool = False
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype
+        """That the model is computed in."""
+        self.model = copy_without_weights(model, dtype, trained=trained)
         self.model.train(trained)
-        # FSDP gathers a layer when the layer's own forward pass is called.
-        copied._fused = None
-        self.fallback = copied.fallback
-        self._root = _Scoring(copied)
-        shard(self._root, sources, ranks, cpu_offload=cpu_offload)
+        shard(self, dtype, ranks, cpu_offload=cpu_offload)
+        self.copy_from(model)
+
+    def copy_from(self, model: Any) -> None:
+        """Take the values of the parameters that another model of the same names has here: whole ones, or shards."""
+        copy_parameters(model, self.model)
+
+    def forward(self, work: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """`work` of the arguments; it may call the model and use the head's weight."""
+        return work(*arguments, **options)
+
+
+def copy_parameters(source: torch.nn.Module, target: torch.nn.Module) -> None:
+    """Copy parameters of the same names, except those on the meta device: whole or sharded into sharded."""
+    for (name, one), (other, two) in zip(source.named_parameters(), target.named_parameters(), strict=True):
+        assert name == other, "a copy has the names of what it was copied from"
+        if hasattr(one, "full_tensor"):
+            with torch.no_grad():
+                local_slice(two)[0].copy_(one.to_local())
+        elif not one.is_meta:
+            put(one, two)
+
+
+class ShardedScorer(TokenScorer):
+    """A scorer over a sharded model."""
+
+    def __init__(self, sharded: ShardedModel) -> None:
+        self._sharded = sharded
+        super().__init__(sharded.model, sharded.dtype)
+
+    def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """As `TokenScorer`."""
+        return self._sharded(work, *arguments)  # type: ignore[no-any-return]
+
+    def fuse(self) -> None:
+        """Nothing: FSDP gathers a layer when the layer's own forward pass is called."""
 
     def __call__(self, *inputs: torch.Tensor, **options: Any) -> TokenLogprobs:
         """As `TokenScorer`."""
-        return TokenLogprobs(*self._root(*inputs, **options))
+        return TokenLogprobs(*self._sharded(self._score, *inputs, **options))
 
-
-class _Scoring(torch.nn.Module):  # type: ignore[misc]
-    """The outermost module for FSDP2: the head's weight is used beside the model's own forward pass."""
-
-    def __init__(self, score: TokenScorer) -> None:
-        super().__init__()
-        self.model = score.model
-        self._score = score
-
-    def forward(self, *inputs: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        scored = self._score(*inputs, **options)
+    def _score(self, *inputs: torch.Tensor, **options: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        scored = super().__call__(*inputs, **options)
         # No views: FSDP2 can't hook into those.
         return scored.logprobs_BT.clone(), None if scored.entropy_BT is None else scored.entropy_BT.clone()
 
 
-def meta_copy(thing: T, module: Any, *, trained: bool) -> tuple[T, dict[int, torch.nn.Parameter]]:
-    """A copy of something that holds a module, with parameters on the meta device; and by the id of each the parameter
-    that it stands for. Those to be trained are in float32 where the module's are in less; the others are frozen.
-
-    Raises ConfigError for a module of several types: FSDP gathers a layer in one.
-    """
-    types = {parameter.dtype for parameter in module.parameters()}
-    if len(types) > 1:
-        raise ConfigError(
-            f"model.path: a {type(module).__name__} with parameters of several types "
-            f"({', '.join(sorted(map(str, types)))}) can't be sharded",
-            hint="Set model.dtype to float32, or train in one process.",
-        )
-    memo: dict[int, Any] = {}
-    sources: dict[int, torch.nn.Parameter] = {}
-    for parameter in module.parameters():
-        wide = trained and parameter.requires_grad and parameter.dtype in _LOW
-        dtype = torch.float32 if wide else parameter.dtype
-        stand_in = torch.nn.Parameter(
-            torch.empty_like(parameter, dtype=dtype, device="meta"), requires_grad=parameter.requires_grad and trained
-        )
-        memo[id(parameter)] = stand_in
-        sources[id(stand_in)] = parameter
-    # The stand-ins stay alive in the copy, so that their ids are theirs alone.
-    return copy.deepcopy(thing, memo), sources
-
-
 def shard(
     root: torch.nn.Module,
-    sources: Mapping[int, torch.nn.Parameter],
+    dtype: torch.dtype,
     ranks: ProcessGroup,
     *,
     cpu_offload: bool,
     whole: Sequence[torch.nn.Module] = (),
 ) -> None:
-    """Materialise a `meta_copy` layer by layer and shard it; no more than one layer is whole at a time. Modules in
-    `whole` aren't on the meta device, and are computed in their own precision.
+    """Shard a module that is on the meta device, and allocate this rank's part. Modules in `whole` have their values
+    already, and are computed in their own precision; all others in `dtype`.
 
     Raises ConfigError.
     """
@@ -106,19 +163,22 @@ def shard(
             "cluster.cpu_offload: the shards are in the host's memory already, since the device is the CPU",
             hint="Leave it out.",
         )
+    # Such as a router's bias in float32: whole on every rank, as FSDP gathers a layer in one type.
+    ignored = {each for each in root.parameters() if each.dtype != dtype and not each.requires_grad}
+    offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
     for block in (*whole, *blocks(root), root):
-        low = _materialise(block, sources)
+        low = dtype if dtype in _LOW and block not in whole else None
         mixed = MixedPrecisionPolicy(
             param_dtype=low, reduce_dtype=None if low is None else torch.float32, cast_forward_inputs=False
         )
-        offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
-        fully_shard(block, mesh=ranks.mesh, mp_policy=mixed, offload_policy=offload)
+        fully_shard(block, mesh=ranks.mesh, mp_policy=mixed, offload_policy=offload, ignored_params=ignored)
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             # gloo knows no scaled sum.
             module.set_force_sum_reduction_for_comms(True)
     root.register_forward_hook(_reshard_without_gradients)
+    allocate(root, ranks.device_name or ranks.device, cpu_offload=cpu_offload)
 
 
 def _reshard_without_gradients(root: Any, *_: Any) -> None:
@@ -137,21 +197,3 @@ def blocks(root: torch.nn.Module) -> list[torch.nn.Module]:
         lists = [module for module in root.modules() if isinstance(module, torch.nn.ModuleList)]
         found = list(max(lists, key=len, default=()))
     return found
-
-
-def _materialise(block: torch.nn.Module, sources: Mapping[int, torch.nn.Parameter]) -> torch.dtype | None:
-    """Give a block's parameters their numbers; the type that it is computed in, None for the parameters' own."""
-    low: torch.dtype | None = None
-    made: dict[int, torch.nn.Parameter] = {}
-    for module in block.modules():
-        for name, parameter in list(module._parameters.items()):
-            if parameter is None or not parameter.is_meta:
-                continue
-            source = sources[id(parameter)]
-            if id(parameter) not in made:
-                numbers = source.detach().to(parameter.dtype, copy=True)
-                made[id(parameter)] = torch.nn.Parameter(numbers, requires_grad=parameter.requires_grad)
-            # Where one tensor has two places, both get the same.
-            module._parameters[name] = made[id(parameter)]
-            low = source.dtype if source.dtype != parameter.dtype else low
-    return low

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,13 @@ from toolrl_plugin_torch.checkpoints.shards import write_shards
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.policy import PolicyModel
-from toolrl_plugin_torch.sharding.dtensor import full, put
-from toolrl_plugin_torch.sharding.fsdp import ShardedScorer, meta_copy, shard
+from toolrl_plugin_torch.sharding.fsdp import (
+    ShardedModel,
+    ShardedScorer,
+    copy_parameters,
+    copy_without_weights,
+    shard,
+)
 from toolrl_plugin_torch.sharding.process_group import ProcessGroup
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 
@@ -32,18 +37,29 @@ class Sharded(SingleProcess):
         super().__init__(ranks)
         self._cpu_offload = cpu_offload
 
-    def trained_scorer(self, score: TokenScorer) -> TokenScorer:
-        return ShardedScorer(score, self.ranks, trained=True, cpu_offload=self._cpu_offload)
+    def trained_scorer(self, policy: PolicyModel) -> TokenScorer:
+        if policy.shards is None:  # The policy wasn't loaded for several ranks.
+            policy.shards = self._sharded(policy, trained=True)
+        self._policy = policy
+        return ShardedScorer(policy.shards)
 
-    def reference_scorer(self, score: TokenScorer, policy: PolicyModel) -> TokenScorer:
-        return ShardedScorer(score, self.ranks, trained=False, cpu_offload=self._cpu_offload)
+    def reference_scorer(self, policy: PolicyModel) -> TokenScorer:
+        reference = self._sharded(policy, trained=False)
+        reference.copy_from(policy.live)
+        return ShardedScorer(reference)
 
     def critic(self, make: Callable[[Any, torch.nn.Linear], Any], body: Any, head: torch.nn.Linear) -> Any:
-        copied, sources = meta_copy(body, body, trained=True)
+        policy = self._policy
+        name = next(name for name, module in policy.live.named_modules() if module is body)
+        copied = copy_without_weights(policy.model.get_submodule(name), policy.dtype, trained=True)
         root = make(copied, head)
         # The head is in float32 also where the body is in less.
-        shard(root, sources, self.ranks, cpu_offload=self._cpu_offload, whole=[head])
+        shard(root, policy.dtype, self.ranks, cpu_offload=self._cpu_offload, whole=[head])
+        copy_parameters(body, copied)
         return root
+
+    def _sharded(self, policy: PolicyModel, *, trained: bool) -> ShardedModel:
+        return ShardedModel(policy.model, policy.dtype, self.ranks, trained=trained, cpu_offload=self._cpu_offload)
 
     def micro_batches(
         self, samples: Sequence[Sample], groups: Sequence[Hashable], budget: int, *, pad_id: int, share: bool, what: str
@@ -62,22 +78,8 @@ class Sharded(SingleProcess):
         empty = replace(pack([nothing], 2)[0], samples=())
         return batches + [empty] * (self.ranks.largest(len(batches), what) - len(batches)), mine
 
-    def write_back(self, score: TokenScorer, model: Any) -> None:
-        for sharded, whole in _pairs(score.model, model):
-            if sharded.requires_grad:
-                put(full(sharded), whole)
-
-    def gather_state(self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer]) -> Path | None:
+    def gather_state(
+        self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer], policy: PolicyModel
+    ) -> Path | None:
         self.ranks.use_device()
-        return write_shards(directory, step, optimizers, self.ranks)
-
-    def read_from(self, score: TokenScorer, model: Any) -> None:
-        for sharded, whole in _pairs(score.model, model):
-            put(whole, sharded)
-
-
-def _pairs(sharded: Any, whole: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The parameters of a sharded copy, and of the module that it was copied from."""
-    for (name, one), (other, two) in zip(sharded.named_parameters(), whole.named_parameters(), strict=True):
-        assert name == other, "a copy has the names of what it was copied from"
-        yield one, two
+        return write_shards(directory, step, optimizers, self.ranks, policy.save_trained)

@@ -26,18 +26,18 @@ class SingleProcess:
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
 
-    def trained_scorer(self, score: TokenScorer) -> TokenScorer:
+    def trained_scorer(self, policy: PolicyModel) -> TokenScorer:
         """A scorer over the model whose weights the optimizer updates."""
-        return score
+        return TokenScorer(policy.model)
 
-    def reference_scorer(self, score: TokenScorer, policy: PolicyModel) -> TokenScorer:
+    def reference_scorer(self, policy: PolicyModel) -> TokenScorer:
         """A scorer over the policy as it is now. It shares the weights that an adapter leaves alone."""
         adapter = policy.adapter
         reference = copy_sharing_frozen(policy.model) if adapter is None else adapter.frozen_copy()
         return TokenScorer(reference.eval().requires_grad_(False))
 
     def critic(self, make: Callable[[Any, torch.nn.Linear], Any], body: Any, head: torch.nn.Linear) -> Any:
-        """`make` of a copy of the body, which is trained, and of the head."""
+        """`make` of a copy of the policy's body, which is trained, and of the head."""
         return make(copy_sharing_frozen(body), head)
 
     def micro_batches(
@@ -49,13 +49,9 @@ class SingleProcess:
         this point of the run, for errors."""
         return pack(samples, budget, pad_id=pad_id, share=share), range(len(samples))
 
-    def write_back(self, score: TokenScorer, model: Any) -> None:
-        """Write the trained weights into the model that engines and checkpoints read."""
-
-    def gather_state(self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer]) -> Path | None:
-        """The folder in `directory` where all ranks wrote the optimizers' state; None where one process holds it all.
-        Raises CheckpointError."""
+    def gather_state(
+        self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer], policy: PolicyModel
+    ) -> Path | None:
+        """The folder in `directory` where all ranks wrote the optimizers' state, and the model; None where one process
+        holds it all. Raises CheckpointError."""
         return None
-
-    def read_from(self, score: TokenScorer, model: Any) -> None:
-        """Read that model's weights, after a checkpoint was loaded into it."""
