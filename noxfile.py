@@ -37,7 +37,8 @@ IN_ORDER = "--no-loadscope-reorder"
 """Files are dealt in the order of the command line; by default those with few tests come last, though some are long."""
 LONGEST = ("torch", "ray", "transformers", "mcp", "python", "sandbox-fusion")
 """Plugins with tests that take long: they run before the others, so that both processes end at about the same time."""
-PEERS = ("trl>=1.16", "tensorboard", "pyarrow", "ray>=2.40", "pillow", "av", "mcp-server-time", "mcp-server-git")
+PEERS = ("trl>=1.16", "tensorboard", "pyarrow", "ray>=2.40", "pillow", "av", "mcp-server-time", "mcp-server-git",
+         "bitsandbytes>=0.50")  # fmt: skip
 """What tests compare with, or talk to."""
 HEAVY = ("torch", "transformers", "vllm", "ray", "toolrl[train]", "toolrl-plugin-torch", "toolrl-plugin-ray")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toolrl import Component, hookimpl
 from toolrl.config.model import AlgorithmFrame, Config, ModelFrame, TrainerFrame
+from toolrl.errors import ConfigError
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry
 
@@ -74,6 +75,10 @@ class Trainer(TrainerFrame):
     )
     eps: float = Field(1e-8, gt=0, description="Small.")
     offload: list[str] = Field(default_factory=list, description="What waits on the CPU.")
+
+    def check_sharded(self) -> None:
+        if "critic" in self.offload:
+            raise ConfigError("trainer.offload: critic is not supported")
 
 
 class Sections(BaseModel):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from toolrl.config.distributed_checks import check_ranks
 from toolrl.config.load import check_config
 from toolrl.config.remarks import missing_files, remarks
 from toolrl.errors import ConfigError
@@ -83,6 +84,7 @@ def test_settings_whose_effect_may_surprise_are_remarked_on(
         (["rollout.replay=0.5"], "rollout.replay"),
         (["rollout.replay=0.1", "rollout.max_staleness=1"], "0.1 of 8 groups is less than one group"),
         (["rollout.replay=1.0", "rollout.max_staleness=1"], "rollout.replay: Input should be < 1"),
+        (["trainer.optimizer=adamw_8bit", "trainer.offload=[optimizer]"], "can't wait on the CPU"),
     ],
 )
 def test_what_cannot_be_together_is_refused(
@@ -92,24 +94,53 @@ def test_what_cannot_be_together_is_refused(
         check_config(tree, overrides, registry=registry)
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer.offload=[optimizer, critic]", "trainer.offload: critic is not supported"),
+        ("trainer.optimizer=adamw_8bit", "trainer.optimizer: adamw_8bit is not supported"),
+    ],
+)
+def test_what_ranks_that_share_weights_refuse(
+    tree: dict[str, Any], registry: Registry, override: str, message: str
+) -> None:
+    config = check_config(tree, [override], registry=registry).config
+    check_ranks(config, distributed=False)
+    with pytest.raises(ConfigError, match=message):
+        check_ranks(config, distributed=True)
+
+
 def test_a_run_folder_that_did_not_oversample_is_still_a_config(tree: dict[str, Any], registry: Registry) -> None:
     config = check_config(tree, ["rollout.oversampling=1.0"], registry=registry).config
     assert "oversampling" not in config.rollout.model_dump()
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_an_adapter_without_peft_is_told(
-    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch, installed: bool
+@pytest.mark.parametrize(
+    ("override", "package", "message"),
+    [
+        ("model.lora={}", "peft", "model.lora: needs peft"),
+        ("trainer.optimizer=adamw_8bit", "bitsandbytes", "pip install 'toolrl-plugin-torch[bitsandbytes]'"),
+    ],
+)
+def test_a_package_that_is_missing_is_told(
+    tree: dict[str, Any],
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    installed: bool,
+    override: str,
+    package: str,
+    message: str,
 ) -> None:
     find_spec, found = importlib.util.find_spec, object() if installed else None
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: found if name == "peft" else find_spec(name, *rest)
+        importlib.util, "find_spec", lambda name, *rest: found if name == package else find_spec(name, *rest)
     )
     monkeypatch.setattr("toolrl.config.remarks._missing_of", lambda options: None)
-    wanted = check_config(tree, ["model.lora={}"], registry=registry).config
-    assert ("model.lora: needs peft" in "\n".join(missing_files(wanted, registry))) is not installed
+    wanted = check_config(tree, [override], registry=registry).config
+    assert (message in "\n".join(missing_files(wanted, registry))) is not installed
     plain = check_config(tree, [], registry=registry).config
-    assert "peft" not in "\n".join(missing_files(plain, registry))
+    assert package not in "\n".join(missing_files(plain, registry))
 
 
 @pytest.mark.parametrize(

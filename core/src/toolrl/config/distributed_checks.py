@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError
@@ -33,12 +32,7 @@ def check_ranks(config: Config, distributed: bool) -> None:
             "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
             hint="Set it to 0, have others sample by cluster.rollout_workers, or train in one process.",
         )
-    trainer: Any = config.trainer
-    if whole := [part for part in trainer.offload if part != "optimizer"]:
-        raise ConfigError(
-            f"trainer.offload: {', '.join(whole)} is not supported where weights are spread over ranks",
-            hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
-        )
+    config.trainer.check_sharded()
 
 
 def check_torchrun(config: Config) -> None:

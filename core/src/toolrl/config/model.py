@@ -216,6 +216,9 @@ class TrainerFrame(Section):
             return self.keep_best.removeprefix("eval/")
         return "accuracy" if self.keep_best else None
 
+    def check_sharded(self) -> None:
+        """Raises ConfigError for a setting of the trainer that isn't supported where weights are spread over ranks."""
+
 
 class EvaluationConfig(Frame):
     """Evaluation during a run and by `toolrl eval`."""

@@ -20,6 +20,7 @@ import torch
 from torch.optim.adamw import adamw
 
 from toolrl.errors import CheckpointError, RunStoppedError
+from toolrl_plugin_torch import eight_bit
 from toolrl_plugin_torch.offload import state_transfers
 from toolrl_plugin_torch.options import OptimizerConfig
 from toolrl_plugin_torch.sharding.dtensor import as_shard, full, local, put
@@ -60,6 +61,8 @@ class _Trained:
     """With a master: the sum of the gradients of micro-batches, in float32."""
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     """AdamW's, under torch's names: `step` on the CPU, `exp_avg`, `exp_avg_sq`. Empty before it is needed."""
+    quantised: bool = False
+    """Whether the averages have 8 bits."""
 
     @property
     def weight(self) -> torch.Tensor:
@@ -122,6 +125,9 @@ class PolicyOptimizer:
                 with self._transfers.lane(number):
                     self._update(bucket, rate)
             self._transfers.wait()
+            for it in self._trained:
+                if it.quantised and it.gradient is not None:
+                    self._update_quantised(it, rate)
         for it in self._trained:
             if it.gradient is not None:
                 it.state["step"] += 1
@@ -166,8 +172,15 @@ class PolicyOptimizer:
                 put(state["masters"].get(it.name, it.parameter), it.weight)
         numbered = self._numbered()
         for number, values in state["adamw"]["state"].items():
+            own_values = self._state(numbered[number])
+            if {kind: value.dtype for kind, value in values.items()} != {k: v.dtype for k, v in own_values.items()}:
+                raise CheckpointError(
+                    f"AdamW's averages of {numbered[number].name} are saved in {values['exp_avg'].dtype}, and "
+                    f"`optimizer: {self.config.optimizer}` keeps them in {own_values['exp_avg'].dtype}",
+                    hint="Resume with the trainer.optimizer (or sft.optimizer) that the run started with.",
+                )
             for kind, value in values.items():
-                put(value, self._state(numbered[number])[kind])
+                put(value, own_values[kind])
 
     def write_back(self) -> None:
         """Round the masters into the model."""
@@ -177,10 +190,11 @@ class PolicyOptimizer:
                     it.parameter.copy_(it.master)
 
     def _add(self, name: str, parameter: torch.nn.Parameter) -> _Trained:
+        eight = self.config.optimizer == "adamw_8bit"
         if parameter.dtype not in (torch.bfloat16, torch.float16):
-            return _Trained(name, parameter, None)
+            return _Trained(name, parameter, None, quantised=eight and eight_bit.quantises(parameter))
         wide = parameter.detach().float()
-        it = _Trained(name, parameter, self._buffer(wide))
+        it = _Trained(name, parameter, self._buffer(wide), quantised=eight and eight_bit.quantises(wide))
         put(wide, it.weight)
         parameter.register_post_accumulate_grad_hook(it.accumulate)
         return it
@@ -191,7 +205,10 @@ class PolicyOptimizer:
     def _state(self, it: _Trained) -> dict[str, torch.Tensor]:
         if not it.state:
             it.state["step"] = torch.zeros((), dtype=torch.float32)
-            it.state |= {kind: self._buffer(it.weight) for kind in ("exp_avg", "exp_avg_sq")}
+            if it.quantised:
+                it.state |= eight_bit.zeros(it.weight)
+            else:
+                it.state |= {kind: self._buffer(it.weight) for kind in ("exp_avg", "exp_avg_sq")}
         return it.state
 
     def _numbered(self) -> list[_Trained]:
@@ -199,10 +216,12 @@ class PolicyOptimizer:
         return sorted(self._trained, key=lambda it: not it.decays)
 
     def _buckets(self) -> Iterator[list[_Part]]:
-        """All that has a gradient, in turns of at most BUCKET bytes of state, in each of which all decay or none."""
+        """All that has a gradient and isn't quantised, in turns of at most BUCKET bytes of state, in each of which all
+        decay or none."""
         for decays in (True, False):
             bucket, room = list[_Part](), BUCKET
-            for part in (part for it in self._trained if it.decays == decays for part in self._parts(it)):
+            streamed = [it for it in self._trained if it.decays == decays and not it.quantised]
+            for part in (part for it in streamed for part in self._parts(it)):
                 size = sum(tensor.nbytes for tensor in part.kept)
                 if bucket and size > room:
                     yield bucket
@@ -250,6 +269,14 @@ class PolicyOptimizer:
                 part.parameter.copy_(tensors[2])
             for tensor, held in zip(tensors, part.kept, strict=True):
                 transfers.out(tensor, held)
+
+    def _update_quantised(self, it: _Trained, rate: float) -> None:
+        config, weight = self.config, it.weight
+        decay = config.weight_decay if it.decays else 0.0
+        settings = {"betas": config.betas, "eps": config.eps, "weight_decay": decay}
+        eight_bit.update(weight, it.gradient, self._state(it), rate=rate, **settings)
+        if it.master is not None:
+            it.parameter.copy_(it.master)
 
 
 def clip_gradients(gradients: Mapping[str, torch.Tensor], max_norm: float) -> float:

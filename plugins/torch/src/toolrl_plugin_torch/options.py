@@ -9,10 +9,11 @@ import importlib.util
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from toolrl.config.frame import Frame
 from toolrl.config.model import Config, ModelFrame, SftFrame, TrainerFrame
+from toolrl.errors import ConfigError
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.model_path import missing_model
 
@@ -73,6 +74,12 @@ class ModelConfig(ModelFrame, Frame):
 class OptimizerConfig(Frame):
     """AdamW and its schedule."""
 
+    optimizer: Literal["adamw", "adamw_8bit"] = Field(
+        "adamw",
+        description="adamw_8bit: AdamW's two averages in 8 bits by bitsandbytes, 2 bytes a parameter in place of 8, in "
+        "one process and without offload of the optimizer; needs toolrl-plugin-torch[bitsandbytes]. Not run on a GPU "
+        "yet.",
+    )
     learning_rate: float = Field(
         1e-6, gt=0, allow_inf_nan=False, description="Its highest value, reached after the warm-up."
     )
@@ -88,6 +95,12 @@ class OptimizerConfig(Frame):
     min_rate: float = Field(0.0, ge=0, le=1, description="The share of the rate that a schedule ends on.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
 
+    @model_validator(mode="after")
+    def _streams(self) -> OptimizerConfig:
+        if self.optimizer == "adamw_8bit" and "optimizer" in getattr(self, "offload", ()):
+            raise ValueError("offload: adamw_8bit's averages can't wait on the CPU; take one of the two out")
+        return self
+
 
 class TrainerConfig(TrainerFrame, OptimizerConfig):
     """The training loop, and the update of each step."""
@@ -100,6 +113,18 @@ class TrainerConfig(TrainerFrame, OptimizerConfig):
         description="What waits on the CPU between its uses, where the model is on a GPU: AdamW's averages and "
         "masters, the KL term's reference, the critic. Makes room for rollout, and takes the time of the transfers.",
     )
+
+    def check_sharded(self) -> None:
+        if whole := [part for part in self.offload if part != "optimizer"]:
+            raise ConfigError(
+                f"trainer.offload: {', '.join(whole)} is not supported where weights are spread over ranks",
+                hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
+            )
+        if self.optimizer != "adamw":
+            raise ConfigError(
+                f"trainer.optimizer: {self.optimizer} is not supported where weights are spread over ranks",
+                hint="Set it to adamw, whose averages the ranks share; or train in one process.",
+            )
 
 
 class SftConfig(SftFrame, OptimizerConfig):
@@ -150,9 +175,16 @@ class TorchOptions(Frame):
 
     @classmethod
     def missing(cls, config: Config) -> Iterator[str]:
-        """Needs of the sections that aren't met: the model, peft."""
+        """Needs of the sections that aren't met: the model, peft, bitsandbytes."""
         model: Any = config.model
         if (problem := missing_model(model.path)) is not None:
             yield problem
         if model.lora is not None and importlib.util.find_spec("peft") is None:
             yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"
+        for name in ("trainer", "sft"):
+            wanted = getattr(getattr(config, name), "optimizer", "adamw")
+            if wanted == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
+                yield (
+                    f"{name}.optimizer: adamw_8bit needs bitsandbytes, which isn't installed: "
+                    "pip install 'toolrl-plugin-torch[bitsandbytes]'"
+                )

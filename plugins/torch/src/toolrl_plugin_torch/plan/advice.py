@@ -68,6 +68,8 @@ def _changes(setting: Setting) -> Iterator[Change]:
             yield "trainer.tokens_per_microbatch", tokens // part
     if config.model.dtype == "float32":
         yield "model.dtype", "bfloat16"
+    if not setting.sharded and config.trainer.optimizer == "adamw":
+        yield "trainer.optimizer", "adamw_8bit"
     if config.model.lora is None:
         yield "model.lora", LoraConfig()
     yield from (("ranks", ranks) for ranks in _RANKS if ranks > setting.ranks)
@@ -84,13 +86,21 @@ def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, Pol
             engine = engine.model_copy(update={path.removeprefix(_ENGINE): value})
         else:
             config = config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
-    sizes = setting.sizes
-    if config.model.lora is not setting.config.model.lora or config.model.dtype != setting.config.model.dtype:
-        key = f"{config.model.lora} {config.model.dtype}"
-        try:
-            sizes = known[key] = known.get(key) or PolicySizes(config.model, sizes.source, torch.device("cuda"))
-        except ConfigError:
-            return None
     if ranks > 1 and config.trainer.offload:  # FSDP has cluster.cpu_offload in its place.
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"offload": []})})
-    return replace(setting, config=config, engine=engine, ranks=ranks, sizes=sizes)
+    sizes, optimizer = setting.sizes, config.trainer.optimizer
+    changed = replace(setting, config=config, engine=engine, ranks=ranks)
+    if optimizer != "adamw" and (changed.sharded or "optimizer" in config.trainer.offload):
+        return None
+    if _key(config) != _key(setting.config):
+        try:
+            sizes = known.get(_key(config)) or PolicySizes(config.model, sizes.source, torch.device("cuda"), optimizer)
+        except ConfigError:
+            return None
+        known[_key(config)] = sizes
+    return replace(changed, sizes=sizes)
+
+
+def _key(config: Any) -> str:
+    """Of the sizes of a config's policy: what changes them."""
+    return f"{config.model.lora} {config.model.dtype} {config.trainer.optimizer}"

@@ -20,8 +20,10 @@ def plan(config: Any, source: str, engine: Any, gpu: str | None, nodes: int) -> 
     """The plan as text, and as JSON's values. `gpu` is as on the command line; None for the device that is here.
     Raises ConfigError."""
     device, count = parse_gpu(gpu) if gpu is not None else (_here(config), torch.cuda.device_count())
-    sizes = PolicySizes(config.model, source, torch.device("cuda"))
+    sizes = PolicySizes(config.model, source, torch.device("cuda"), config.trainer.optimizer)
     setting = Setting(config, engine, sizes, device, _ranks(config, count * nodes))
+    if setting.sharded:
+        config.trainer.check_sharded()
     found = plan_memory(setting)
     facts = _facts(setting, found)
     facts["advice"] = (
@@ -34,7 +36,8 @@ def refuse(config: Any, source: str, engine: Any, device: torch.device, ranks: i
     """A warning for a run that is unlikely to fit the CUDA device that it is about to start on, None for one that
     is likely to. Raises ConfigError for one that can't."""
     try:
-        setting = Setting(config, engine, PolicySizes(config.model, source, device), gpu_here(device), ranks)
+        sizes = PolicySizes(config.model, source, device, config.trainer.optimizer)
+        setting = Setting(config, engine, sizes, gpu_here(device), ranks)
         least, likely = plan_memory(setting, certain=True), plan_memory(setting)
     except Exception as error:  # noqa: BLE001 - what can't be planned may run all the same
         return f"the run's memory can't be planned: {first_line(error)}"

@@ -23,7 +23,7 @@ from toolrl_plugin_torch.sharding.fsdp import blocks
 class PolicySizes:
     """Bytes of a policy that isn't loaded: its tensors are on the meta device. `device` is the one it would be on."""
 
-    def __init__(self, config: ModelConfig, source: str, device: torch.device) -> None:
+    def __init__(self, config: ModelConfig, source: str, device: torch.device, optimizer: str = "adamw") -> None:
         self.source = source
         self.dtype = pick_dtype(config.dtype, device)
         base = adapter_base(source) or source
@@ -52,7 +52,7 @@ class PolicySizes:
         self.masters = sum(tensor.numel() * max(4, tensor.itemsize) for tensor in trained)
         """What is updated: float32 copies of 16-bit weights, or the weights themselves."""
         self.gradients = self.masters  # They are summed in the same type.
-        self._optimizer = PolicyOptimizer(self.model.named_parameters(), OptimizerConfig())
+        self._optimizer = PolicyOptimizer(self.model.named_parameters(), OptimizerConfig(optimizer=optimizer))
         own = {tensor.untyped_storage()._cdata for tensor in trained}
         states = [tensor for tensor in self._optimizer.tensors().values() if tensor.untyped_storage()._cdata not in own]
         self.optimizer = _nbytes(states)
