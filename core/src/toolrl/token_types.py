@@ -64,6 +64,8 @@ class Generation:
     """The weight version that sampled each id."""
     cached: int = 0
     """Prompt tokens that were served from a cache."""
+    routes: bytes = b""
+    """The experts of each token but the last, the prompt's too, as the trainer reads them; empty if not recorded."""
 
 
 @dataclass(frozen=True, slots=True)

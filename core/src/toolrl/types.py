@@ -303,6 +303,8 @@ class Episode:
     """The images among the ids, in order."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the episode's tools handed on by `EpisodeContext.notes`: plain JSON values."""
+    routes: bytes | None = None
+    """`Generation.routes` of the tokens so far; None where the engine doesn't record them."""
 
     @property
     def reward(self) -> float:

@@ -99,6 +99,7 @@ def test_what_cannot_be_together_is_refused(
     [
         ("trainer.offload=[optimizer, critic]", "trainer.offload: critic is not supported"),
         ("trainer.optimizer=adamw_8bit", "trainer.optimizer: adamw_8bit is not supported"),
+        ("trainer.router_replay=true", "trainer.router_replay: true is not supported"),
     ],
 )
 def test_what_ranks_that_share_weights_refuse(
@@ -113,6 +114,15 @@ def test_what_ranks_that_share_weights_refuse(
 def test_a_run_folder_that_did_not_oversample_is_still_a_config(tree: dict[str, Any], registry: Registry) -> None:
     config = check_config(tree, ["rollout.oversampling=1.0"], registry=registry).config
     assert "oversampling" not in config.rollout.model_dump()
+
+
+def test_routes_are_replayed_where_an_engine_records_them(tree: dict[str, Any], registry: Registry) -> None:
+    for engine, refused in (
+        ("{use: transformers}", True),
+        ("{use: transformers, options: {return_routes: true}}", False),
+    ):
+        wanted = check_config(tree, ["trainer.router_replay=true", f"engine={engine}"], registry=registry).config
+        assert ("the engine transformers records no routes" in "\n".join(missing_files(wanted, registry))) is refused
 
 
 @pytest.mark.parametrize("installed", [True, False])

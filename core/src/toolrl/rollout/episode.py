@@ -112,6 +112,7 @@ class EpisodeRun:
         self._messages: list[Message] = []
         self._reward = EpisodeReward(environment.rewards, environment.call_cost)
         self._media: list[MediaInput] = []
+        self._routes = b""
         self._handed_on: dict[str, Any] = {}
         """`EpisodeContext.notes`, which the tools fill."""
         self._notes: dict[str, Any] | None = None
@@ -234,6 +235,7 @@ class EpisodeRun:
             if len(generation.ids) > left:
                 raise _wrong_count(generation, left)
             self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
+            self._routes += generation.routes[len(self._routes) :]
             text.extend(generation)
             parsed = self._reader.read(text, specs, in_thinking=self._in_thinking)
             if parsed.status != "continue" or text.stopped_by is None:
@@ -358,13 +360,13 @@ class EpisodeRun:
             seconds=time.perf_counter() - self._started,
             temperature=self.limits.policy_temperature,
             media=tuple(self._media),
+            routes=self._routes or None,
             notes=self._notes or {},
         )
 
 
 def _wrong_count(generation: Generation, most: int) -> ExactnessError:
-    count = len(generation.ids)
     return ExactnessError(
-        f"the engine gave {count} tokens with finish {generation.finish!r}, and was asked for {most} at most",
+        f"the engine gave {len(generation.ids)} tokens with finish {generation.finish!r} and was asked for {most}",
         hint="What stops a generation is its last token; toolrl_testing.checks.engines says what else holds.",
     )

@@ -69,7 +69,7 @@ def episode_from_json(record: Mapping[str, Any]) -> Episode:
 def _coders(hint: Any) -> tuple[Coder, Coder]:
     """The functions that write and read a value of this type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
+    if hint in (Any, bytes):
         return to_plain, from_plain
     if hint is float:
         return plain_float, float
@@ -102,10 +102,7 @@ def _union_coders(arguments: tuple[Any, ...]) -> tuple[Coder, Coder]:
     options = [argument for argument in arguments if argument is not type(None)]
     if len(options) == 1:
         write, read = _coders(options[0])
-        return (
-            lambda value: None if value is None else write(value),
-            lambda value: None if value is None else read(value),
-        )
+        return (lambda it: None if it is None else write(it)), (lambda it: None if it is None else read(it))
     names = {option: {field.name for field in fields(option)} for option in options}
 
     def read_any(record: Any) -> Any:

@@ -27,6 +27,7 @@ from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
+from toolrl_plugin_torch.routes import Routers
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 from toolrl_plugin_torch.weights import PolicyWeights
 
@@ -79,6 +80,8 @@ class BaseTrainer:
         self._directory = directory
         policy.model.train()
         policy.ranks = ranks
+        self.routers: Routers | None = None
+        """Those of the policy, where recorded routes are replayed."""
         self._score = self._parallel.trained_scorer(policy)
         where = f"{section}.share_prefix"
         self.shares = ranks.broadcast(choose(settings.share_prefix, [self._score], where, policy.tokenizer), where)
@@ -186,7 +189,10 @@ class BaseTrainer:
     def _computing(self, batch: MicroBatch) -> Iterator[None]:
         """Around all passes over a micro-batch, forward and backward."""
         models = [score.model for score in self._scorers]
-        with self._compiled.used(), nullcontext() if batch.tree is None else over_trees(models):
+        replay = nullcontext()
+        if self.routers is not None and batch.routes_NLK is not None:
+            replay = self.routers.replaying(batch.routes_NLK.to(self.policy.device))
+        with self._compiled.used(), nullcontext() if batch.tree is None else over_trees(models), replay:
             yield
 
     def _scored(self, score: TokenScorer, batch: MicroBatch, **options: Any) -> TokenLogprobs:

@@ -28,6 +28,7 @@ import torch
 from toolrl.types import Episode, MediaInput
 from toolrl_plugin_torch.objective.credit import Credit, token_advantages
 from toolrl_plugin_torch.prefixes.tree import WORTH_SHARING, TokenTree, common_beginning, grow
+from toolrl_plugin_torch.routes import Routers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Sample:
     """0.0 where the mask is 0."""
     media: Sequence[MediaInput] = ()
     """The images among the ids, in order; their spans are places in `ids`."""
+    routes: torch.Tensor | None = None
+    """Experts of each token that another is predicted from, int16 `[tokens, L, K]`; None for the router's own."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.loss_mask), len(self.logprobs), len(self.advantages)}
@@ -76,6 +79,8 @@ class MicroBatch:
     """More arguments of the model, for images: by name; those with a number for each token are `[B, T]`."""
     tree: TokenTree | None = None
     """The rows with what they have in common once, which is computed in their place."""
+    routes_NLK: torch.Tensor | None = None
+    """int16, on the CPU: the experts of each position that is computed, −1 for the router's own choice."""
 
     @property
     def positions(self) -> int:
@@ -87,17 +92,22 @@ class MicroBatch:
         moved = {
             part.name: getattr(self, part.name).to(device, non_blocking=True)
             for part in fields(self)
-            if part.name not in ("samples", "media", "tree")
+            if part.name not in ("samples", "media", "tree", "routes_NLK")
         }
         media = {name: value.to(device, non_blocking=True) for name, value in self.media.items()}
         tree = None if self.tree is None else self.tree.to(device)
-        return MicroBatch(**moved, samples=self.samples, media=media, tree=tree)
+        return MicroBatch(**moved, samples=self.samples, media=media, tree=tree, routes_NLK=self.routes_NLK)
 
 
-def episode_sample(episode: Episode, advantage: Credit) -> Sample:
-    """An episode with its advantage on each sampled token."""
+def episode_sample(episode: Episode, advantage: Credit, routers: Routers | None = None) -> Sample:
+    """An episode with its advantage on each sampled token, and with `routers` with the routes that its engine recorded.
+    Raises EngineError where those are missing."""
     advantages = token_advantages(episode, advantage)
-    return Sample(episode.ids, episode.loss_mask, episode.logprobs, advantages, episode.media)
+    sample = Sample(episode.ids, episode.loss_mask, episode.logprobs, advantages, episode.media)
+    length = _trained_length(sample)
+    if routers is None or not length:
+        return sample
+    return replace(sample, routes=routers.decode(episode.routes or b"", length - 1))
 
 
 def supervised_sample(ids: Sequence[int], loss_mask: Sequence[int], media: Sequence[MediaInput] = ()) -> Sample:
@@ -152,7 +162,9 @@ def _pack_trees(
             # Small forks that the tree leaves out make it larger than the estimate.
             end = _cut(common, start, end - 1)
             tree = grow([kept[index] for index in order[start:end]])
-        batches.append(replace(_pad(samples, order[start:end], lengths, pad_id), tree=tree))
+        padded = _pad(samples, order[start:end], lengths, pad_id)
+        routes = _routes([samples[index] for index in order[start:end]], tree.predictor_BT, tree.positions)
+        batches.append(replace(padded, tree=tree, routes_NLK=routes))
         start = end
     return batches
 
@@ -189,9 +201,24 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
         rollout_logprobs_BT[row, :length] = torch.tensor(sample.logprobs[:length], dtype=torch.float32)
         advantages_BT[row, :length] = torch.tensor(sample.advantages[:length], dtype=torch.float32)
     media = _media([(row, samples[index].media, lengths[index]) for row, index in enumerate(rows)], shape)
+    predictor_BT = torch.arange(input_ids_BT.numel()).view(shape) - 1
+    routes = _routes([samples[index] for index in rows], predictor_BT, input_ids_BT.numel())
     return MicroBatch(
-        input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT, tuple(rows), media
-    )
+        input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT, tuple(rows), media,
+        routes_NLK=routes,
+    )  # fmt: skip
+
+
+def _routes(samples: Sequence[Sample], predictor_BT: torch.Tensor, positions: int) -> torch.Tensor | None:
+    """The experts of each position. `predictor_BT[b, t]` is that of token t − 1 of row b; of rows that share a position
+    the first counts."""
+    known = [(row, sample.routes) for row, sample in enumerate(samples) if sample.routes is not None]
+    if not known:
+        return None
+    routes_NLK = torch.full((positions, *known[0][1].shape[1:]), -1, dtype=torch.int16)
+    for row, routes in reversed(known):
+        routes_NLK[predictor_BT[row, 1 : len(routes) + 1]] = routes
+    return routes_NLK
 
 
 def _media(rows: Iterable[tuple[int, Sequence[MediaInput], int]], shape: tuple[int, int]) -> dict[str, torch.Tensor]:

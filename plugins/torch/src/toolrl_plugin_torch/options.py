@@ -113,6 +113,12 @@ class TrainerConfig(TrainerFrame, OptimizerConfig):
         description="What waits on the CPU between its uses, where the model is on a GPU: AdamW's averages and "
         "masters, the KL term's reference, the critic. Makes room for rollout, and takes the time of the transfers.",
     )
+    router_replay: bool = Field(
+        False,
+        description="Have the policy's routers choose the experts that the engine took (arXiv 2510.11370), for models "
+        "with experts; needs an engine that records them, such as transformers with return_routes. In one process, "
+        "without model.compile.",
+    )
 
     def check_sharded(self) -> None:
         if whole := [part for part in self.offload if part != "optimizer"]:
@@ -124,6 +130,11 @@ class TrainerConfig(TrainerFrame, OptimizerConfig):
             raise ConfigError(
                 f"trainer.optimizer: {self.optimizer} is not supported where weights are spread over ranks",
                 hint="Set it to adamw, whose averages the ranks share; or train in one process.",
+            )
+        if self.router_replay:
+            raise ConfigError(
+                "trainer.router_replay: true is not supported where weights are spread over ranks",
+                hint="Set it to false, or train in one process.",
             )
 
 
@@ -181,6 +192,14 @@ class TorchOptions(Frame):
             yield problem
         if model.lora is not None and importlib.util.find_spec("peft") is None:
             yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"
+        if getattr(config.trainer, "router_replay", False):
+            if not config.engine.options.get("return_routes"):
+                yield (
+                    f"trainer.router_replay: the engine {config.engine.use} records no routes; take "
+                    "`engine: {use: transformers, options: {return_routes: true}}`"
+                )
+            if model.compile:
+                yield "trainer.router_replay: compiled layers can't replay routes; set model.compile to false"
         for name in ("trainer", "sft"):
             wanted = getattr(getattr(config, name), "optimizer", "adamw")
             if wanted == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:

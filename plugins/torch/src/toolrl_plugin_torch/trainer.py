@@ -35,6 +35,7 @@ from toolrl_plugin_torch.objective.loss import (
 from toolrl_plugin_torch.offload import offloaded, own_tensors
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
+from toolrl_plugin_torch.routes import Routers
 
 
 @dataclass
@@ -81,6 +82,8 @@ class PolicyTrainer(BaseTrainer):
             constant=True,
         )
         self._trainer = settings
+        if settings.router_replay:
+            self.routers = Routers(self._score.model, "trainer.router_replay")
         self._algorithm = algorithm
         self._estimator = estimator and _Rank0Estimator(estimator, ranks)
         self._custom_loss = custom_loss
@@ -99,7 +102,7 @@ class PolicyTrainer(BaseTrainer):
         self.ranks.use_device()
         credited = credit(groups, self._algorithm, self.critic or self._estimator)
         samples = [
-            episode_sample(episode, advantage)
+            episode_sample(episode, advantage, self.routers)
             for episode, advantage in zip(credited.episodes, credited.advantages, strict=True)
         ]
         groups_of = [episode.group for episode in credited.episodes]

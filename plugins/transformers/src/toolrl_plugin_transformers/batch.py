@@ -125,7 +125,7 @@ class Batch:
         """Use this module from now on. One of the same shape only; the usual case is the one there is."""
         if module is not self.runner.module:
             self.leave()
-            runner = ModelRunner(module, sampled_ids=self.runner.ids)
+            runner = ModelRunner(module, sampled_ids=self.runner.ids, routes=self.runner.routers is not None)
             if runner.shape != self.runner.shape or runner.vocabulary != self.runner.vocabulary:
                 raise EngineError(f"the new weights are another model's: {runner.shape}, not {self.runner.shape}")
             verify(runner)
@@ -202,6 +202,7 @@ class Batch:
             session = self.store.get(row.session)
             assert session.slot is not None
             gaps.append(session.slot)
+            row.routes = self.slots.routes_of(session.slot, session.valid)
             if row.error is None:
                 self.store.park(session, self.slots, session.slot, session.valid)
             else:
@@ -321,7 +322,7 @@ class Batch:
                 self.slots.move(source.slot, slot, plan.reuse)
             elif plan.reuse:
                 assert source.parked is not None
-                self.slots.load(slot, *source.parked, plan.reuse)
+                self.slots.load(slot, source.parked, plan.reuse)
         self.prefilled += sum(map(len, new))
         pictures = [plan.requests[0].pictures for plan in plans]
         return self.runner.prefill(self.slots, first, new, [plan.reuse for plan in plans], pictures)

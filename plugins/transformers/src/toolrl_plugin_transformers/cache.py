@@ -13,10 +13,11 @@ third of the speed.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,10 +40,24 @@ class CacheShape:
     value_dim: int
     dtype: torch.dtype
     device: torch.device
+    routes: int = 0
+    """Experts of a token that are recorded, over all layers."""
+    routes_dtype: torch.dtype = torch.uint8
 
     @property
     def bytes_per_token(self) -> int:
-        return int(self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize)
+        state = self.layers * self.heads * (self.key_dim + self.value_dim) * self.dtype.itemsize
+        return int(state + self.routes * self.routes_dtype.itemsize)
+
+
+class Saved(NamedTuple):
+    """What was computed for some tokens, out of its slot."""
+
+    keys: Tensor
+    """`[layers, heads, tokens, dim]`."""
+    values: Tensor
+    routes: Tensor
+    """`[1, tokens, routes]`."""
 
 
 def default_cache_tokens(shape: CacheShape) -> int:
@@ -82,7 +97,17 @@ class SlotCache:
         self.slots = 0
         self.columns = 0
         self.keys, self.values = ([self._block(0, 0, dim) for _ in range(self.shape.layers)] for dim in self._dims)
+        self._routes = self._routes_block(0, 0)
         self._row_starts = torch.zeros(0, dtype=torch.long, device=self.shape.device)
+
+    def _routes_block(self, slots: int, columns: int) -> Tensor:
+        shape = (slots, 1, columns + 1, self.shape.routes)
+        return torch.zeros(shape, dtype=self.shape.routes_dtype, device=self.shape.device)
+
+    @property
+    def _blocks(self) -> Iterator[Tensor]:
+        """All, `[slots, …, columns + 1, …]` each."""
+        yield from (*self.keys, *self.values, *([self._routes] if self.shape.routes else []))
 
     @property
     def _dims(self) -> tuple[int, int]:
@@ -116,6 +141,9 @@ class SlotCache:
                 old = blocks[layer][:used, :, :kept]
                 blocks[layer] = self._block(new_slots, new_columns, dim)
                 blocks[layer][:used, :, :kept] = old
+        routes = self._routes[:used, :, :kept]
+        self._routes = self._routes_block(new_slots, new_columns)
+        self._routes[:used, :, :kept] = routes
         self.slots, self.columns = new_slots, new_columns
         heads = self.shape.heads
         starts = torch.arange(new_slots * heads, device=self.shape.device) * (new_columns + 1)
@@ -131,19 +159,29 @@ class SlotCache:
             return (starts[:, None, :] + columns_BT[:, :, None]).reshape(-1)
         return (starts[:, :, None] + columns_BT[:, None, :]).reshape(-1)
 
-    def save(self, slot: int, length: int) -> tuple[Tensor, Tensor]:
-        """A copy of the first `length` tokens of a slot: `[layers, heads, length, dim]` each."""
-        keys, values = (torch.stack([block[slot, :, :length] for block in of]) for of in (self.keys, self.values))
-        return keys, values
+    def write_routes(self, first: int, columns_BT: Tensor, routes: Sequence[Tensor]) -> None:
+        """Put the experts of new tokens, `[B · T, K]` of each layer, to the columns of the slots `first …`."""
+        rows_B = torch.arange(first, first + columns_BT.shape[0], device=columns_BT.device)
+        index = (rows_B[:, None] * (self.columns + 1) + columns_BT).reshape(-1)
+        self._routes.view(-1, self.shape.routes).index_copy_(0, index, torch.cat(list(routes), -1).to(self._routes))
 
-    def load(self, slot: int, keys: Tensor, values: Tensor, length: int) -> None:
-        """Put the first `length` tokens of saved tensors into a slot."""
-        for block, saved in zip((*self.keys, *self.values), (*keys, *values), strict=True):
-            block[slot, :, :length] = saved[:, :length]
+    def routes_of(self, slot: int, length: int) -> bytes:
+        """The experts of a slot's first `length` tokens, layer by layer for each token; empty where it has none."""
+        return self._routes[slot, 0, :length].cpu().numpy().tobytes() if self.shape.routes else b""
+
+    def save(self, slot: int, length: int) -> Saved:
+        """A copy of the first `length` tokens of a slot."""
+        keys, values = (torch.stack([block[slot, :, :length] for block in of]) for of in (self.keys, self.values))
+        return Saved(keys, values, self._routes[slot, :, :length].clone())
+
+    def load(self, slot: int, saved: Saved, length: int) -> None:
+        """Put the first `length` saved tokens into a slot."""
+        for block, part in zip((*self.keys, *self.values, self._routes), (*saved[0], *saved[1], saved[2]), strict=True):
+            block[slot, :, :length] = part[:, :length]
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of one slot to another."""
-        for block in (*self.keys, *self.values):
+        for block in self._blocks:
             block[target, :, :length] = block[source, :, :length]
 
     def spread(self, sources: list[int], first: int, length: int) -> None:
@@ -152,12 +190,12 @@ class SlotCache:
         for source, run in groupby(range(len(sources)), sources.__getitem__):
             places = [first + index for index in run]
             target = slice(places[0], places[-1] + 1)
-            for block in (*self.keys, *self.values):
+            for block in self._blocks:
                 block[target, :, :length] = block[source : source + 1, :, :length]
 
     def wipe(self, slot: int) -> None:
         """Zero a slot, so that what isn't finite in it can't reach the next row that uses it."""
-        for block in (*self.keys, *self.values):
+        for block in self._blocks:
             block[slot] = 0
 
 

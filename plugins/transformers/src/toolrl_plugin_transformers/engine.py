@@ -104,7 +104,7 @@ class TransformersEngine:
         if self._own:
             module = copy_sharing_frozen(module).requires_grad_(False)
         known = len(self._tokenizer) if self._tokenizer is not None else None
-        runner = ModelRunner(module, sampled_ids=known)
+        runner = ModelRunner(module, sampled_ids=known, routes=self.options.return_routes)
         self.verified = verify(runner, self._tokenizer)
         options = self.options
         batch = Batch(

@@ -9,7 +9,10 @@ in the last column, whatever its length.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from toolrl.errors import EngineError
 from toolrl_plugin_torch.head import probe_head, wide_linear
+from toolrl_plugin_torch.routes import Routers
 from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 from toolrl_plugin_transformers.direct import Direct
 from toolrl_plugin_transformers.images import ImageSupport, Pictures, arguments, plain
@@ -27,7 +31,7 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 class ModelRunner:
     """A causal language model with a way to prefill and to decode rows of a `SlotCache`. For one thread at a time."""
 
-    def __init__(self, module: Any, *, sampled_ids: int | None = None) -> None:
+    def __init__(self, module: Any, *, sampled_ids: int | None = None, routes: bool = False) -> None:
         config = module.config.get_text_config()
         self.module = module
         self.vocabulary = int(config.vocab_size)
@@ -45,7 +49,12 @@ class ModelRunner:
         self.direct = Direct.of(module)
         """Stands in for the module where it can."""
         self._direct = self.direct
+        self.routers = Routers(module, "engine.options.return_routes") if routes else None
+        """Where the experts of each token are recorded."""
         self.shape = self._probe_shape()
+        if self.routers is not None:
+            count = math.prod(self.routers.shape)
+            self.shape = replace(self.shape, routes=count, routes_dtype=self.routers.dtype)
         parts = probe_head(module) if self.shape.dtype.itemsize == 2 else None
         self._parts = None if isinstance(parts, str) else parts
         """Hidden states and head, which gives logits in float32 where the model computes in 16 bits."""
@@ -177,6 +186,14 @@ class ModelRunner:
             "use_cache": True,
             **(images or {}),
         }
+        with nullcontext() if self.routers is None else self.routers.recording() as routes:
+            logits = self._logits(inputs)
+        if routes is not None:
+            slots.write_routes(first, columns_BT, routes)
+        return logits
+
+    def _logits(self, inputs: dict[str, Any]) -> Tensor:
+        """Of each row's last token `[B, V]`."""
         if self._parts is not None:
             base, head, transform = self._parts
             return transform.apply_(wide_linear(base(**inputs)[0][:, -1], head.weight, head.bias, torch.float32))

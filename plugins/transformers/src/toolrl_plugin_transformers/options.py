@@ -30,6 +30,9 @@ class TransformersEngineOptions(BaseModel):
     share_prefixes: bool = Field(
         True, description="Compute a prompt's beginning once for all episodes that have it in common."
     )
+    return_routes: bool = Field(
+        False, description="Record the experts of each token, for trainer.router_replay. For models with experts."
+    )
 
     def device_bytes(
         self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, overlap: bool

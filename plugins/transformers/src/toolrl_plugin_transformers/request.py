@@ -34,6 +34,8 @@ class Request:
     stopped_by: str | int | None = None
     error: EngineError | None = None
     stop_ids: frozenset[int] = frozenset()
+    routes: bytes = b""
+    """Of all tokens but the last, once it is over."""
 
     def __post_init__(self) -> None:
         self.tokens = marked(self.prompt, self.media)
@@ -73,4 +75,5 @@ class Request:
             stopped_by=self.stopped_by,
             versions=tuple(self.versions),
             cached=self.cached or 0,
+            routes=self.routes,
         )

@@ -13,10 +13,8 @@ from __future__ import annotations
 from bisect import bisect, insort
 from collections.abc import Collection, Iterator
 
-import torch
-
 from toolrl_plugin_torch.prefixes.tree import common_beginning
-from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.cache import Saved, SlotCache
 
 FEWEST = 16
 """Tokens below which a beginning isn't taken from another session."""
@@ -34,7 +32,7 @@ class SessionCache:
         """Prompt and sampled tokens. The first `valid` of them are cached."""
         self.slot: int | None = None
         """Where it decodes; None while it waits."""
-        self.parked: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.parked: Saved | None = None
         self.indexed: list[int] = []
         """The prompt under which the index knows it; empty where it doesn't."""
         self._stored = 0
@@ -103,7 +101,7 @@ class SessionStore:
     def unpark(self, session: SessionCache) -> None:
         """Free a session's own tensors, once they are in a slot or not wanted any more."""
         if session.parked is not None:
-            self.parked_tokens -= session.parked[0].shape[2]
+            self.parked_tokens -= session.parked.keys.shape[2]
             session.parked = None
             del self._parked[session]
 
