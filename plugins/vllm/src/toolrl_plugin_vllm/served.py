@@ -8,7 +8,6 @@ from typing import Any
 
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError, first_line
-from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import BuildContext
 
 
@@ -42,7 +41,7 @@ class ServedBackend:
     def prepare(self, device: str | None = None) -> None:
         """Nothing computes here."""
 
-    def load_model(self, source: str, *, dtype: str | None = None, ranks: Ranks = ONE) -> ServedModel:
+    def load_model(self, source: str, *, dtype: str | None = None, ranks: Any = None) -> ServedModel:
         try:
             from transformers import AutoConfig, AutoTokenizer
         except ModuleNotFoundError as error:
