@@ -1,0 +1,1 @@
+"""The plugin `mlflow`: runs of toolrl in MLflow."""

@@ -1,0 +1,1 @@
+"""The plugin `trackio`: runs of toolrl in Trackio."""

@@ -1,0 +1,1 @@
+"""The plugin `wandb`: runs of toolrl in Weights & Biases."""

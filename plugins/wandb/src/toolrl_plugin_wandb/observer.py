@@ -1,0 +1,86 @@
+"""The observer `wandb`: a run in Weights & Biases."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any, Literal
+
+from toolrl.protocols import RunInfo, StepReport
+from toolrl_common.tracking import COLUMNS, Tracker
+from toolrl_plugin_wandb.options import WandbOptions
+
+INIT_SECONDS = 30.0
+"""How long the start of a run waits for the server."""
+
+_log = logging.getLogger(__name__)
+
+
+class WandbObserver(Tracker):
+    """Metrics as `<kind>/<metric>` over `step`, a table `samples/<kind>`, the resolved config.
+
+    Metrics have an axis of their own: W&B drops what is logged under a step that isn't above the last one, such as the
+    steps that a resumed run repeats. Its files are in the run folder.
+    """
+
+    tracker = "wandb"
+    options: WandbOptions
+    _run: Any
+
+    def open(self, run: RunInfo, kept: str | None) -> None:
+        """Start or resume the run; where the server can't be reached, offline."""
+        import wandb
+
+        run_id = kept or uuid.uuid4().hex[:12]
+        try:
+            self._run = self._init(run, run_id, self.options.mode)
+        except (wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
+            _log.warning(
+                "wandb: the server can't be used: %s; the run is kept offline in %s: send it by `wandb sync`",
+                error,
+                run.directory / "wandb",
+            )
+            wandb.teardown()  # Its process holds the id of the run that wasn't started.
+            self._run = self._init(run, run_id, "offline")
+        self.keep(run_id)
+        self._run.config.update(dict(run.config), allow_val_change=True)
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+
+    def _init(self, run: RunInfo, run_id: str, mode: Literal["online", "offline"] | None) -> Any:
+        import wandb
+
+        options = self.options
+        settings = wandb.Settings(
+            console="off",  # The console's view draws in place.
+            quiet=True,
+            init_timeout=INIT_SECONDS,
+            finish_timeout=options.finish_seconds,
+        )
+        return wandb.init(
+            project=options.project,
+            entity=options.entity,
+            name=options.name or run.name,
+            id=run_id,
+            resume="allow",
+            mode=mode,
+            tags=options.tags or None,
+            group=options.group,
+            job_type="train" if run.total_steps else "eval",
+            dir=run.directory,
+            settings=settings,
+        )
+
+    def send(self, report: StepReport, metrics: dict[str, float], rows: list[list[Any]]) -> None:
+        """Log one row of history. A table object can be logged once: each report has a new one."""
+        import wandb
+
+        tables = {f"samples/{report.kind}": wandb.Table(columns=list(COLUMNS), data=rows)} if rows else {}
+        self._run.log({"step": report.step, **metrics, **tables})
+
+    def close(self, status: str, error: BaseException | None) -> None:
+        """Finish the run: W&B shows one that didn't finish as failed."""
+        self._run.summary["status"] = status
+        if error is not None:
+            self._run.summary["error"] = f"{type(error).__name__}: {error}"
+        self._run.finish(exit_code=0 if status == "finished" else 1)
