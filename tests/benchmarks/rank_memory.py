@@ -17,8 +17,10 @@ from pathlib import Path
 
 STAGES = ("load", "probe", "checkpoint", "update")
 MIB = 2**20
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(MIB)}
+"""glibc gives a freed tensor back to the system; else it keeps what layers took one after another."""
 _SMALL = {"vocab_size": 200, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-_LARGE = {"vocab_size": 32_000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 14}
+_LARGE = {"vocab_size": 32_000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 15}
 
 
 def make(folder: Path, shape: dict[str, int]) -> tuple[int, int]:
@@ -73,7 +75,7 @@ def measure(size: int, folder: Path) -> list[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    same = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    same = {**os.environ, **MALLOC, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     command = [sys.executable, __file__, str(folder)]
     processes = [
         subprocess.Popen(command, env={**same, "WORLD_SIZE": str(size), "RANK": str(number), "LOCAL_RANK": str(number)})

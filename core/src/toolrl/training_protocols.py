@@ -27,9 +27,9 @@ class WeightSource(Protocol):
 
     version: int
 
-    def module(self) -> Any:
-        """A whole torch module, for an engine in the same process: the trainer's own, or where ranks share the weights
-        a copy, which each call brings up to date."""
+    def module(self, *, data: bool = True) -> Any:
+        """A torch module for an engine that computes with it: the trainer's own, or where ranks share the weights a
+        whole copy, which each call brings up to date. Without `data` parameters may be on the meta device."""
         ...
 
     def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, Any]]:

@@ -29,7 +29,7 @@ def work(folder: Path, dtype: Any, lora: bool, ranks: Ranks, out: Path) -> dict[
     policy = load_policy(config, str(folder), torch.device("cpu"), ranks)
     weights = policy.weights(0, out)
     found: dict[str, Any] = {"before": dict(weights.tensors())}
-    settings = SftConfig(from_run="x", learning_rate=1e-2, steps=4)
+    settings = SftConfig(from_run="x", learning_rate=1e-3, steps=4)
     trainer = SupervisedTrainer(policy, settings, out, ranks=ranks)
     found["shares"] = trainer.shares
     found["loss"] = [trainer.update([Demonstration(IDS, (0, 0, 1, 1, 0, 1))])["loss"] for _ in range(2)]

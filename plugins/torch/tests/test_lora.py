@@ -17,8 +17,10 @@ from toolrl.errors import CheckpointError, ConfigError, ToolrlError
 from toolrl.loop.batches import FixedRows
 from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.saver import Saver
-from toolrl_plugin_torch.options import ModelConfig, SftConfig
+from toolrl_plugin_torch.adapters.lora import LoraAdapter
+from toolrl_plugin_torch.options import LoraConfig, ModelConfig, SftConfig
 from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights
+from toolrl_plugin_torch.probe import digests
 from toolrl_plugin_torch.trainer import SupervisedTrainer
 
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
@@ -93,6 +95,24 @@ def test_merged_weights_compute_the_same(tiny: Any, folder: Path, rslora: bool) 
     plain.load_state_dict(dict(weights.tensors()), strict=False)
     assert torch.allclose(tiny.logits(plain), wanted, atol=1e-4)
     weights.close()
+
+
+def test_digests_are_of_all_but_merged_tensors_under_other_names_too() -> None:
+    text = {"model_type": "llama", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 64,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+    vision = {"model_type": "clip_vision_model", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+              "num_attention_heads": 2, "image_size": 16, "patch_size": 4, "projection_dim": 16}  # fmt: skip
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=290)
+    model = transformers.AutoModelForImageTextToText.from_config(config)
+    policy = PolicyModel(model, None, "", torch.device("cpu"), torch.float32)
+    policy.adapter = LoraAdapter.add(model, LoraConfig(rank=2), "")
+    with torch.no_grad():
+        for tensor in policy.adapter.state_dict().values():
+            tensor.add_(0.1)
+    weights = policy.weights(0)
+    merged, found = digests(weights.tensors()), weights.digests()
+    assert 0 < len(found) < len(merged)
+    assert {name: merged[name] for name in found} == found
 
 
 def test_merging_in_bfloat16_rounds_once(tiny: Any, tmp_path: Path) -> None:

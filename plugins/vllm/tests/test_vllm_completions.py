@@ -196,7 +196,7 @@ async def test_a_sample_that_can_not_be_one_is_refused(reply: Any, message: str)
                 return cls
 
     class Ours(FakeWeights):
-        def module(self) -> Any:
+        def module(self, *, data: bool = True) -> Any:
             return Module
 
     async with serving() as server, started(server, weights=Ours(), update_weights=False) as engine:

@@ -100,7 +100,7 @@ async def test_an_adapter_that_is_not_taken_is_caught(tokenizer: Any, tmp_path: 
     module, other = (add_adapter("qwen3", tied=True) for _ in range(2))
 
     class Stale(MergedWeights):
-        def module(self) -> Any:
+        def module(self, *, data: bool = True) -> Any:
             return module
 
     async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:

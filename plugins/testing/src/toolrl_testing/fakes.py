@@ -249,7 +249,7 @@ class FakeWeights:
 
     version: int = 0
 
-    def module(self) -> None:
+    def module(self, *, data: bool = True) -> None:
         return None
 
     def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from toolrl_plugin_torch.checkpoints.layout import checkpoint_tensors
 from toolrl_plugin_torch.probe import digests
 from toolrl_plugin_torch.temporary_models import temporary_folder
 
@@ -33,10 +34,12 @@ class PolicyWeights:
         self._path: Path | None = None
         self._leads = False
 
-    def module(self) -> Any:
+    def module(self, *, data: bool = True) -> Any:
         """See WeightSource."""
+        if self._policy.shards is None or not data:
+            return self._policy.model
         self._begin(None)
-        return self._policy.model if self._policy.shards is None else self._policy.whole_copy()
+        return self._policy.whole_copy()
 
     def tensors(self, *, merged: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
         """See WeightSource."""
@@ -45,10 +48,11 @@ class PolicyWeights:
 
     def digests(self) -> dict[str, int]:
         """See WeightSource."""
-        if self._policy.shards is not None:
-            return {}
-        changed = self._policy.state_dict().merged
-        return digests(each for each in self._policy.tensors(merged=False) if each[0] not in changed)
+        self._begin("digests")
+        policy, state = self._policy, self._policy.state_dict()
+        merged = checkpoint_tensors(policy.model, {name: state.without_data(name) for name in state.merged})
+        changed = {name for name, _ in merged}
+        return digests(each for each in policy.tensors(merged=False) if each[0] not in changed)
 
     def frozen_digests(self) -> dict[str, int]:
         """See WeightSource."""

@@ -8,7 +8,6 @@ values, and the prefix cache, are as old as with whole weights, and are dropped 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ class AdapterTransfer:
         self._base = WeightTransfer(merged=False)
         self.request: Any = None
         """vLLM's `LoRARequest` for every generation; None before the first load."""
-        settings = settings_of(weights.module())
+        module = weights.module(data=False)
+        settings = settings_of(module)
         rank = max([settings.r, *getattr(settings, "rank_pattern", {}).values()])
         if rank > RANKS[-1]:
             raise ConfigError(
@@ -39,9 +39,9 @@ class AdapterTransfer:
                 hint=_MERGED,
             )
         self.rank = next(allowed for allowed in RANKS if allowed >= rank)
-        module = weights.module()
         head = module.get_output_embeddings()
-        self._layers = {name.rpartition(".")[2]: layer for name, layer in adapted_layers(module)}
+        adapted = ((name, layer) for name, layer in module.named_modules() if hasattr(layer, "lora_A"))
+        self._layers = {name.rpartition(".")[2]: layer for name, layer in adapted}
         if any(layer is head for layer in self._layers.values()):
             raise ConfigError(
                 "the adapter is on the output layer, too, where vLLM mixes up the rows of a batch when it is asked for "
@@ -68,7 +68,7 @@ class AdapterTransfer:
         if self.request is None:
             self._base.load(engine, weights)
         with temporary_folder(f"adapter-{weights.version}", self._directory) as folder:
-            write_adapter(weights.module(), Path(folder))
+            write_adapter(weights, Path(folder))
             if not engine.add_lora(LoRARequest(NAME, 1, folder, load_inplace=True)):
                 raise EngineError("vLLM takes no adapter")
             # Requests name it without its folder being read again.
@@ -92,20 +92,14 @@ def settings_of(module: Any) -> Any:
     return next(iter(found.values()))
 
 
-def adapted_layers(module: Any) -> Iterator[tuple[str, Any]]:
-    """Layers that peft has put additions into, with their names."""
-    return ((name, layer) for name, layer in module.named_modules() if hasattr(layer, "lora_A"))
-
-
-def write_adapter(module: Any, folder: Path) -> None:
+def write_adapter(weights: WeightSource, folder: Path) -> None:
     """The adapter's tensors and settings, as peft writes them."""
     from safetensors.torch import save_file
 
-    settings_of(module).save_pretrained(str(folder))
-    tensors = {}
-    for name, layer in adapted_layers(module):
-        place = name if name.startswith("base_model.model.") else f"base_model.model.{name}"
-        for part in ("lora_A", "lora_B"):
-            for linear in getattr(layer, part).values():
-                tensors[f"{place}.{part}.weight"] = linear.weight.detach().cpu().contiguous()
+    settings_of(weights.module(data=False)).save_pretrained(str(folder))
+    tensors = {
+        f"base_model.model.{name.replace('.default.', '.')}": tensor.cpu().contiguous()
+        for name, tensor in weights.trained_tensors()
+        if ".lora_" in name  # and no buffer
+    }
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})

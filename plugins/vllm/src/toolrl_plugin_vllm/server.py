@@ -67,7 +67,7 @@ class OpenaiEngine(TokenEngine):
             self._dialect = self._of(await self._find_model())
             tokenizer = self._context.tokenizer
             await self._dialect.set_up(len(tokenizer) if tokenizer is not None else None)
-            module = self._weights.module() if self._weights is not None else None
+            module = self._weights.module(data=False) if self._weights is not None else None
             if module is not None:
                 self._known_ids = int(module.config.get_text_config().vocab_size)
             if self._weights is not None and self.options.update_weights:

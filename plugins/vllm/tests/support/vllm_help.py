@@ -77,11 +77,14 @@ class Weights:
         self._module, self._tokenizer, self._folder = module, tokenizer, folder
         self.version = version
 
-    def module(self) -> Any:
+    def module(self, *, data: bool = True) -> Any:
         return self._module
 
     def tensors(self, *, merged: bool = True) -> Any:
         return named(self._module)
+
+    def trained_tensors(self) -> Any:
+        return ((name, tensor.detach()) for name, tensor in self._module.named_parameters() if tensor.requires_grad)
 
     def digests(self) -> Any:
         from toolrl_plugin_torch.probe import digests

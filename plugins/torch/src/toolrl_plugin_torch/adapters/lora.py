@@ -178,11 +178,6 @@ class LoraAdapter:
             for name, tensor in mine.items():
                 tensor.copy_(saved[name])
 
-    def merged(self) -> Mapping[str, torch.Tensor]:
-        """The whole model's tensors with the adapter merged in, under the names of the model without it. A merged
-        tensor is computed when it is asked for."""
-        return MergedTensors(self.model)
-
 
 class MergedTensors(Mapping[str, torch.Tensor]):
     """Name to tensor of a model, additions merged in. A merged tensor is computed, and a sharded one is gathered, when

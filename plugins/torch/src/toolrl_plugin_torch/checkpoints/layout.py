@@ -91,8 +91,9 @@ def read_checkpoint(model: Any, source: str, targets: Mapping[str, torch.Tensor]
     lacking = [name for name in parameters if id(targets[name]) not in filled]
     if lacking:
         raise ConfigError(
-            f"model.path: {source!r} lacks {len(lacking)} of the model's tensors, {lacking[0]!r} among them",
-            hint="Every tensor of the model has to be in the checkpoint where several processes read it.",
+            f"{source!r} lacks {len(lacking)} of the model's tensors, {lacking[0]!r} among them",
+            where="model.path",
+            hint="Every tensor of the model has to be in a checkpoint that ranks share, or that a run resumes from.",
         )
 
 
@@ -108,7 +109,8 @@ def checkpoint_files(source: str) -> list[Any]:
         names = sorted(set(json.loads((folder / _INDEX).read_bytes())["weight_map"].values()))
     elif not (folder / _FILE).is_file():
         raise ConfigError(
-            f"model.path: {source!r} holds no {_FILE}, and several processes read safetensors only",
+            f"{source!r} holds no {_FILE}, and several processes read safetensors only",
+            where="model.path",
             hint="Load the model with transformers and save it anew.",
         )
     # Read, not mapped: pages of a mapped file would count as this process's memory.
@@ -166,7 +168,8 @@ def _fill(target: torch.Tensor, value: Any, name: str, source: str) -> None:
     shape = tuple(value.shape if whole else value.get_shape())
     if shape != tuple(target.shape):
         raise ConfigError(
-            f"model.path: {name!r} has the shape {shape} in {source!r}, and {tuple(target.shape)} in the model",
+            f"{name!r} has the shape {shape} in {source!r}, and {tuple(target.shape)} in the model",
+            where="model.path",
             hint="See whether config.json is that of these weights.",
         )
     if whole:

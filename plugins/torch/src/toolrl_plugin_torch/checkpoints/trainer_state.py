@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from toolrl.errors import CheckpointError
+from toolrl.errors import CheckpointError, ConfigError
 from toolrl.loop.checkpoints import unreadable_state
 from toolrl_plugin_torch.adapters.lora import adapter_base
 from toolrl_plugin_torch.policy import PolicyModel
@@ -48,17 +48,15 @@ def load_weights(policy: PolicyModel, path: Path) -> None:
     if (policy.adapter is None) != (base is None):
         found, wanted = ("an adapter", "no model.lora") if base is not None else ("a whole model", "model.lora")
         raise CheckpointError(f"it holds {found}, and the config has {wanted}", where=str(path), hint=_LORA_OF_RUN)
-    if policy.adapter is not None:
-        policy.adapter.restore(path, hint=_LORA_OF_RUN)
+    if policy.adapter is None:
+        try:
+            policy.read(str(path))
+        except ConfigError as error:
+            raise CheckpointError(error.message, where=str(path), hint=error.hint) from error
+        return
+    policy.adapter.restore(path, hint=_LORA_OF_RUN)
     if policy.shards is not None:
         policy.shards.copy_from(policy.model)
-        if policy.adapter is None:
-            policy.read(str(path))
-    if policy.shards is not None or policy.adapter is not None:
-        return
-    saved = type(policy.model).from_pretrained(path, dtype=policy.model.dtype)
-    with torch.no_grad():
-        policy.model.load_state_dict(saved.state_dict())
 
 
 def _random_states() -> dict[str, Any]:

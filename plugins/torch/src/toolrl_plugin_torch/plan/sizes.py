@@ -29,8 +29,6 @@ class PolicySizes:
         base = adapter_base(source) or source
         try:
             loader, settings = model_settings(config, base)
-            if getattr(settings, "quantization_config", None) is not None:
-                raise NotImplementedError("its weights are quantised")
             with torch.device("meta"):
                 self.model: Any = loader.from_config(
                     settings, dtype=self.dtype, trust_remote_code=config.trust_remote_code
@@ -44,7 +42,8 @@ class PolicySizes:
         self.name = type(self.model).__name__
         self.parameters = _numel(self.model.parameters())
         if config.lora is not None:
-            LoraAdapter.add(self.model, config.lora, "")
+            with torch.device("meta"):
+                LoraAdapter.add(self.model, config.lora, "")
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.trained = _numel(trained)
         self.weights = _nbytes([*self.model.parameters(), *self.model.buffers()])
