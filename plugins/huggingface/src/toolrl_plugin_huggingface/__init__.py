@@ -1,0 +1,1 @@
+"""The plugin `huggingface`: data sets through the library `datasets`."""

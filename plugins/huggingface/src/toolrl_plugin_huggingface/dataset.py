@@ -1,0 +1,74 @@
+"""The data set `huggingface`: rows that the library `datasets` loads, as tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from toolrl.builtin.datasets import FileDataset
+from toolrl.builtin.rows import FileRows, JoinedRows, Row, table_row
+from toolrl.errors import DataError
+from toolrl.protocols import BuildContext
+from toolrl_plugin_huggingface.options import BUILDERS, HuggingFaceOptions
+
+BATCH = 256
+"""Rows that streaming reads at once."""
+
+
+class ArrowRows(FileRows):
+    """Rows of a `datasets.Dataset`, as Arrow has them: images as bytes or path, null fields left out."""
+
+    def __init__(self, dataset: Any, path: Path) -> None:
+        """`path` names the rows; relative paths of images start at its parent."""
+        super().__init__(path)
+        self._dataset = dataset.with_format("arrow")
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> Row:
+        return table_row(self._dataset[index : index + 1], 0, self.where(index))
+
+
+def load(options: HuggingFaceOptions, context: BuildContext) -> FileDataset:
+    """The data set. Raises DataError where it can't be loaded."""
+    options.check_files()
+    path = options.local
+    name = Path(options.path) if path is None else path / path.name if path.is_dir() else path
+    rows = ArrowRows(_loaded(options, path, context.where), name)
+    return FileDataset(JoinedRows([rows], options.limit), options.fields, options.environment)
+
+
+def _loaded(options: HuggingFaceOptions, path: Path | None, where: str) -> Any:
+    import datasets
+
+    arguments: dict[str, Any] = {"split": options.split, "streaming": options.streaming}
+    if path is not None and path.is_file():
+        source = BUILDERS[path.suffix]
+        arguments["data_files"] = str(path)
+        if path.suffix == ".tsv":
+            arguments["sep"] = "\t"
+    else:
+        source = options.path if path is None else str(path)
+        arguments |= {"data_files": options.files or None, "revision": options.revision}
+    try:
+        found = datasets.load_dataset(source, options.config, **arguments)
+        return _first_rows(found, options.limit) if options.streaming else found
+    except ConnectionError as error:
+        raise DataError(
+            f"{options.path!r} isn't in the cache, and the Hub can't be reached",
+            where=where,
+            hint=f"Where it can, run `hf download {options.path} --repo-type dataset --local-dir FOLDER`, and name "
+            "that folder here.",
+        ) from error
+    except Exception as error:  # the library raises its own errors, ValueError, OSError and Arrow's
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"{options.path!r} can't be loaded: {lines[0]}", where=where) from error
+
+
+def _first_rows(stream: Any, limit: int | None) -> Any:
+    import pyarrow
+    from datasets import Dataset
+
+    tables = list(stream.take(limit).with_format("arrow").iter(batch_size=BATCH))
+    return Dataset(pyarrow.concat_tables(tables)) if tables else Dataset.from_dict({})
