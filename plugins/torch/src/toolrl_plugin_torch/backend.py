@@ -17,6 +17,7 @@ from toolrl.types import Group
 from toolrl_plugin_torch.adapters.lora import adapter_base
 from toolrl_plugin_torch.device import choose_kernels, pick_device
 from toolrl_plugin_torch.policy import PolicyModel, load_policy
+from toolrl_plugin_torch.sharding.sequence_parallel import check_sequence_parallel
 from toolrl_plugin_torch.temporary_models import delete_abandoned
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class TorchTrainers:
         return plan(self._config, source, engine, gpu, nodes)
 
     def check_memory(self, source: str, engine: Any, ranks: int) -> None:
+        check_sequence_parallel(self._config, ranks)
         if self._device.type == "cuda":
             from toolrl_plugin_torch.plan.report import refuse
 

@@ -57,6 +57,7 @@ class BaseTrainer:
         with_reference: bool = False,
         ranks: Ranks = ONE,
         cpu_offload: bool = False,
+        sequence_parallel: int = 1,
     ) -> None:
         self.policy = policy
         self.ranks = ranks
@@ -65,7 +66,7 @@ class BaseTrainer:
             # Imports FSDP, which one process does without.
             from toolrl_plugin_torch.sharding.sharded import Sharded
 
-            self._parallel = Sharded(ranks, cpu_offload=cpu_offload)
+            self._parallel = Sharded(ranks, cpu_offload=cpu_offload, sequence_parallel=sequence_parallel)
         section = "sft" if isinstance(settings, SftConfig) else "trainer"
         warn_where_useless(settings.offload, policy.device, f"{section}.offload")
         self.step = 0
@@ -84,7 +85,9 @@ class BaseTrainer:
         """Those of the policy, where recorded routes are replayed."""
         self._score = self._parallel.trained_scorer(policy)
         where = f"{section}.share_prefix"
-        self.shares = ranks.broadcast(choose(settings.share_prefix, [self._score], where, policy.tokenizer), where)
+        cut = sequence_parallel > 1
+        shares = choose(settings.share_prefix, [self._score], where, policy.tokenizer, parallel=cut)
+        self.shares = ranks.broadcast(shares, where)
         """Whether common beginnings of sequences are computed once."""
         self._score_reference = self._parallel.reference_scorer(policy) if with_reference else None
         self._scorers = [score for score in (self._score, self._score_reference) if score is not None]

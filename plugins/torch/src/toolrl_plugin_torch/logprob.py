@@ -30,6 +30,7 @@ from toolrl_plugin_torch.fused.model import FusedLayers
 from toolrl_plugin_torch.head import HeadTransform, probe_head, wide_linear
 from toolrl_plugin_torch.prefixes.tree import TokenTree
 from toolrl_plugin_torch.prefixes.tree_attention import model_inputs
+from toolrl_plugin_torch.sharding.sequence_parallel import SequenceGroup
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -70,6 +71,8 @@ class TokenScorer:
                 self.fallback,
             )
         self._fused: FusedLayers | None = None
+        self.group: SequenceGroup | None = None
+        """The ranks that compute each tree together."""
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """`work` of the arguments, where the model can be called and its head's weight be used."""
@@ -106,8 +109,11 @@ class TokenScorer:
             # The token at t is predicted at t − 1, which is the entry before it in the flattened batch too.
             predictors_N = targets_N - 1
         else:
-            inputs = model_inputs(tree)
+            inputs = model_inputs(tree, self.group)
             predictors_N = tree.predictor_BT.reshape(-1).index_select(0, targets_N)
+            if self.group is not None:
+                own_N, predictors_N = self.group.holds(predictors_N, tree.positions)
+                targets_N, labels_N = targets_N[own_N], labels_N[own_N]
         if self.parts is not None:
             base, head, transform = self.parts
             if tree is not None and self._fused is not None and self._fused.usable:
@@ -124,8 +130,8 @@ class TokenScorer:
             logprobs_N, entropy_N = _reduce_logits(logits_NV, labels_N, temperature, entropy)
 
         def spread(values_N: torch.Tensor) -> torch.Tensor:
-            flat = values_N.new_zeros(input_ids_BT.numel())
-            return flat.index_copy(0, targets_N, values_N).view_as(input_ids_BT)
+            flat = values_N.new_zeros(input_ids_BT.numel()).index_copy(0, targets_N, values_N)
+            return (flat if tree is None or self.group is None else self.group.total(flat)).view_as(input_ids_BT)
 
         return TokenLogprobs(spread(logprobs_N), spread(entropy_N) if entropy else None)
 

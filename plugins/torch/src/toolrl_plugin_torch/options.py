@@ -108,6 +108,13 @@ class TrainerConfig(TrainerFrame, OptimizerConfig):
     updates_per_step: int = Field(1, ge=1, description="Optimizer steps that one step's episodes are split into.")
     tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
     share_prefix: Literal["auto", True, False] = Field("auto", description=_SHARE_PREFIX)
+    sequence_parallel: int = Field(
+        1,
+        ge=1,
+        description="Ranks that compute each micro-batch together, a share of its tokens each, for contexts beyond one "
+        "GPU (Ulysses). Divides the number of ranks and the model's attention heads; needs a model for which "
+        "share_prefix works.",
+    )
     offload: list[Literal["optimizer", "reference", "critic"]] = Field(
         default_factory=list,
         description="What waits on the CPU between its uses, where the model is on a GPU: AdamW's averages and "
@@ -136,6 +143,12 @@ class TrainerConfig(TrainerFrame, OptimizerConfig):
                 "trainer.router_replay: true is not supported where weights are spread over ranks",
                 hint="Set it to false, or train in one process.",
             )
+
+    @model_validator(mode="after")
+    def _cuts_trees(self) -> TrainerConfig:
+        if self.sequence_parallel > 1 and self.share_prefix is False:
+            raise ValueError("sequence_parallel: cuts rows of shared prefixes; set `share_prefix` to auto")
+        return self
 
 
 class SftConfig(SftFrame, OptimizerConfig):

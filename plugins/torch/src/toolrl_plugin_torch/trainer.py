@@ -73,7 +73,13 @@ class PolicyTrainer(BaseTrainer):
     ) -> None:
         needs_reference = bool(algorithm.kl_coef)
         super().__init__(
-            policy, settings, directory, with_reference=needs_reference, ranks=ranks, cpu_offload=cpu_offload
+            policy,
+            settings,
+            directory,
+            with_reference=needs_reference,
+            ranks=ranks,
+            cpu_offload=cpu_offload,
+            sequence_parallel=settings.sequence_parallel,
         )
         self._reference_on_device = offloaded(
             self.reference is not None and "reference" in settings.offload,
@@ -125,7 +131,8 @@ class PolicyTrainer(BaseTrainer):
         if self.critic is not None:
             self.whole = False
             metrics |= self.critic.update()
-        of_ranks = self.ranks.gather(measured.cpu(), f"statistics of step {self.step + 1}")
+        mine = measured.cpu() if self._parallel.counts else LossStatistics()
+        of_ranks = self.ranks.gather(mine, f"statistics of step {self.step + 1}")
         self._complete()
         metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(updates))}
         return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}

@@ -41,13 +41,18 @@ float32 inside by 1e-6 in float64. In 16-bit types what is allowed follows from 
 
 
 def choose(
-    wanted: Literal["auto", True, False], scorers: Sequence[TokenScorer], where: str, tokenizer: Any = None
+    wanted: Literal["auto", True, False],
+    scorers: Sequence[TokenScorer],
+    where: str,
+    tokenizer: Any = None,
+    *,
+    parallel: bool = False,
 ) -> bool:
     """Whether all these share; if so they take the fastest way that is right for them. Warns of the reason where
     `auto` doesn't.
 
-    Raises ConfigError where sharing is asked for and can't be. `where`: the option's path in the config. `tokenizer`:
-    for the text of the trial.
+    Raises ConfigError where sharing is asked for and can't be, or where sequences are to be cut (`parallel`), which
+    needs it. `where`: the option's path in the config. `tokenizer`: for the text of the trial.
     """
     if wanted is False:
         return False
@@ -56,6 +61,12 @@ def choose(
         if reason is None:
             continue
         name = type(score.model).__name__
+        if parallel:
+            raise ConfigError(
+                f"updates of {name} can't cut sequences, because {reason}",
+                where="trainer.sequence_parallel",
+                hint="Set it to 1, or to a divisor of the model's attention heads where that is the reason.",
+            )
         if wanted is True:
             raise ConfigError(
                 f"updates of {name} can't compute common beginnings once, because {reason}",

@@ -22,11 +22,14 @@ from transformers import AttentionInterface
 
 from toolrl_plugin_torch.prefixes import attention
 from toolrl_plugin_torch.prefixes.tree import TokenTree
+from toolrl_plugin_torch.sharding.sequence_parallel import SequenceGroup
 
 NAME = "toolrl_tree"
 """Under which transformers knows this attention."""
 ARGUMENT = "token_tree"
 """What the tree is called among the arguments of a model."""
+GROUP = "sequence_group"
+"""What the ranks that compute the tree together are called there."""
 
 _REFUSED = {
     "sliding_window": "its attention sees a window of the latest tokens only",
@@ -63,14 +66,15 @@ def without_adapter(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def model_inputs(tree: TokenTree) -> dict[str, Any]:
-    """The arguments of a model inside of `over_trees`; its row is the only one of its batch."""
-    return {
-        "input_ids": tree.input_ids_N[None],
-        "position_ids": tree.position_ids_N[None],
-        "use_cache": False,
-        ARGUMENT: tree,
-    }
+def model_inputs(tree: TokenTree, group: SequenceGroup | None = None) -> dict[str, Any]:
+    """The arguments of a model inside of `over_trees`; its row is the only one of its batch. With a `group`, this
+    rank's share of the row."""
+    ids, positions = tree.input_ids_N, tree.position_ids_N
+    inputs: dict[str, Any] = {"use_cache": False, ARGUMENT: tree}
+    if group is not None:
+        ids, positions = group.cut(ids), group.cut(positions)
+        inputs[GROUP] = group
+    return {"input_ids": ids[None], "position_ids": positions[None], **inputs}
 
 
 def tree_attention(
@@ -103,14 +107,21 @@ def tree_attention(
         raise CannotShareError(f"attention over trees takes 16-bit types on a GPU, not {query.dtype}")
     if query.is_cuda and torch.are_deterministic_algorithms_enabled():
         raise CannotShareError("FlashAttention's gradients add up in any order, and the run is deterministic")
-    if query.shape[0] != 1 or query.shape[2] != tree.positions or key.shape[2] != tree.positions:
+    group: SequenceGroup | None = arguments.get(GROUP)
+    tokens = tree.positions if group is None else -(-tree.positions // group.size)
+    if query.shape[0] != 1 or query.shape[2] != tokens or key.shape[2] != tokens:
         raise CannotShareError(f"its attention was given {tuple(query.shape)} for a tree of {tree.positions} tokens")
     row = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
+    if group is not None:
+        if query.shape[1] % group.size:
+            raise CannotShareError(f"its {query.shape[1]} attention heads can't be shared evenly by {group.size} ranks")
+        row = group.split_heads(row, tree.positions)
     dim = row[2].shape[-1]
     if dim < row[0].shape[-1]:  # kernels take one dimension for all
         row[2] = pad(row[2], (0, row[0].shape[-1] - dim))
     out = attention.tree_attention(*row, tree, scaling if scaling is not None else row[0].shape[-1] ** -0.5)
-    return out[None, ..., :dim], None
+    out = out[..., :dim]
+    return (out if group is None else group.join_heads(out, tokens))[None], None
 
 
 AttentionInterface.register(NAME, tree_attention)

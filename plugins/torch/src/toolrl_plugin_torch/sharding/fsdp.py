@@ -23,6 +23,7 @@ from toolrl.errors import ConfigError
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
 from toolrl_plugin_torch.sharding.dtensor import local_slice, put
 from toolrl_plugin_torch.sharding.process_group import ProcessGroup
+from toolrl_plugin_torch.sharding.sequence_parallel import SequenceGroup
 
 T = TypeVar("T")
 
@@ -122,11 +123,12 @@ def copy_parameters(source: torch.nn.Module, target: torch.nn.Module) -> None:
 
 
 class ShardedScorer(TokenScorer):
-    """A scorer over a sharded model."""
+    """A scorer over a sharded model. With a `group`, its ranks compute each tree together."""
 
-    def __init__(self, sharded: ShardedModel) -> None:
+    def __init__(self, sharded: ShardedModel, group: SequenceGroup | None = None) -> None:
         self._sharded = sharded
         super().__init__(sharded.model, sharded.dtype)
+        self.group = group
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """As `TokenScorer`."""

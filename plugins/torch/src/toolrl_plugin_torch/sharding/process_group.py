@@ -97,6 +97,13 @@ class ProcessGroup(Ranks):
         """Carries the objects that ranks exchange."""
         self.mesh = dist.init_device_mesh(device, (size,))
         """The ranks that FSDP2 shards weights over."""
+        self._neighbours: dict[int, dist.ProcessGroup] = {}
+
+    def neighbours(self, size: int) -> dist.ProcessGroup:
+        """The group of `size` ranks with consecutive numbers that has this one; all ranks make it together."""
+        if size not in self._neighbours:
+            self._neighbours[size], _ = dist.new_subgroups(size, timeout=timedelta(seconds=self._timeout))
+        return self._neighbours[size]
 
     def gather(self, value: T, what: str) -> list[T]:
         return self._gather(value, None, what)
@@ -232,7 +239,7 @@ class ProcessGroup(Ranks):
         dist.destroy_process_group()
         # With its last reference a group ends its threads. One that frees the tensors of the exchange above while
         # the interpreter ends would end the process by SIGABRT.
-        del self.control, self.mesh
+        del self.control, self.mesh, self._neighbours
 
     def _report(self, error: Exception) -> Exception:
         """Report an error to the other ranks. Of a mistake that all ranks make, the first rank's error is kept."""

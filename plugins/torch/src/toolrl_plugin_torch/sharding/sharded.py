@@ -24,6 +24,7 @@ from toolrl_plugin_torch.sharding.fsdp import (
     shard,
 )
 from toolrl_plugin_torch.sharding.process_group import ProcessGroup
+from toolrl_plugin_torch.sharding.sequence_parallel import SequenceGroup
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 
 
@@ -32,21 +33,24 @@ class Sharded(SingleProcess):
 
     ranks: ProcessGroup
 
-    def __init__(self, ranks: Ranks, *, cpu_offload: bool) -> None:
+    def __init__(self, ranks: Ranks, *, cpu_offload: bool, sequence_parallel: int = 1) -> None:
         assert isinstance(ranks, ProcessGroup), "several ranks are a process group"
         super().__init__(ranks)
         self._cpu_offload = cpu_offload
+        self._group = SequenceGroup(ranks, sequence_parallel) if sequence_parallel > 1 else None
+        self._size = sequence_parallel
+        self.counts = ranks.rank % sequence_parallel == 0
 
     def trained_scorer(self, policy: PolicyModel) -> TokenScorer:
         if policy.shards is None:  # The policy wasn't loaded for several ranks.
             policy.shards = self._sharded(policy, trained=True)
         self._policy = policy
-        return ShardedScorer(policy.shards)
+        return ShardedScorer(policy.shards, self._group)
 
     def reference_scorer(self, policy: PolicyModel) -> TokenScorer:
         reference = self._sharded(policy, trained=False)
         reference.copy_from(policy.live)
-        return ShardedScorer(reference)
+        return ShardedScorer(reference, self._group)
 
     def critic(self, make: Callable[[Any, torch.nn.Linear], Any], body: Any, head: torch.nn.Linear) -> Any:
         policy = self._policy
@@ -70,8 +74,9 @@ class Sharded(SingleProcess):
                 "sequences with images are trained on in one process only",
                 hint="Run `toolrl train` without torchrun, or leave the images out.",
             )
-        shares = balance(groups, [len(sample.ids) for sample in samples], self.ranks.size, together=share)
-        mine = shares[self.ranks.rank] if self.ranks.rank < len(shares) else []
+        parts, own = self.ranks.size // self._size, self.ranks.rank // self._size
+        shares = balance(groups, [len(sample.ids) for sample in samples], parts, together=share)
+        mine = shares[own] if own < len(shares) else []
         batches = pack([samples[index] for index in mine], budget, pad_id=pad_id, share=share)
         # All ranks make each pass together. The second token of an empty batch is scored, so that every weight is used.
         nothing = Sample([pad_id, pad_id], [0, 1], [0.0, 0.0], [0.0, 0.0])

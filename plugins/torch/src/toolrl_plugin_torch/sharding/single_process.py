@@ -25,6 +25,8 @@ class SingleProcess:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
+        self.counts = True
+        """Whether sums over ranks count this one's micro-batches; of ranks that compute the same, one counts."""
 
     def trained_scorer(self, policy: PolicyModel) -> TokenScorer:
         """A scorer over the model whose weights the optimizer updates."""
