@@ -144,6 +144,10 @@ def test_two_ranks_train_as_one_process_does_and_go_on_from_each_others_checkpoi
     assert first == second, "the same tasks, with the same seeds"
     assert len(first) == 2 * 5 * 4
     assert ours.summary()["status"] == "finished"
+    cut = {"trainer": {**SETTINGS["trainer"], "sequence_parallel": 2}}
+    alike(ranks.train("cut", **cut), expected)
+    done = ranks.place.toolrl("train", ranks.config("refused", **cut), site=ranks.site)
+    assert "trainer.sequence_parallel: 2 doesn't divide the number of ranks, 1" in done.stderr
     runs = ranks.place.folder / "runs"
     longer = ("--resume", "--set", "trainer.steps=3", "--set", "trainer.save_every=0.001s")
     assert (ours.checkpoints / "step-000002/trainer/shards/.metadata").is_file()

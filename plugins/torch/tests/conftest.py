@@ -45,7 +45,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("Gemma2Config", {**_GROUPED, "head_dim": 8, "final_logit_softcapping": 2.5}),
     "cohere": ("CohereConfig", {**_GROUPED, "logit_scale": 0.0625}),
     "granite": ("GraniteConfig", {**_GROUPED, "logits_scaling": 8.0, "residual_multiplier": 0.22}),
-    "phi": ("PhiConfig", {**_COMMON, "resid_pdrop": 0.0, "embd_pdrop": 0.0}),
+    "phi": ("PhiConfig", {**_GROUPED, "resid_pdrop": 0.0, "embd_pdrop": 0.0}),
     "qwen2": ("Qwen2Config", {**_GROUPED, "tie_word_embeddings": True}),
     "gpt2": (
         "GPT2Config",

@@ -132,12 +132,25 @@ def test_ranks_share_the_state(config: str, capsys: pytest.CaptureFixture[str]) 
     assert sixteen["parts_gib"]["gradients"] == pytest.approx(one["parts_gib"]["gradients"] / 16, abs=0.1)
 
 
+def test_ranks_share_a_long_sequence(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """At the advised number of ranks to a micro-batch, each has its share of the activations."""
+    words = ("--gpu", "h100:8", "--set", "rollout.max_episode_tokens=81920")
+    status, whole = _plan(capsys, config, *words)
+    assert (status, whole["fits"]) == (1, "no")
+    size = whole["advice"][0]["set"]["trainer.sequence_parallel"]
+    _, cut = _plan(capsys, config, *words, "--set", f"trainer.sequence_parallel={size}")
+    assert (cut["fits"], cut["peak_gib"]) == ("yes", whole["advice"][0]["peak_gib"])
+    assert cut["parts_gib"]["activations"] == pytest.approx(whole["parts_gib"]["activations"] / size, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("--gpu", "h20"), "'h20' is no GPU"),
         (("--gpu", "h200", "--set", "model.path=./missing"), "model.path"),
         (("--gpu", "h200", "--set", "cluster.trainer_workers=4"), "4 ranks"),
+        (("--gpu", "h200:4", "--set", "trainer.sequence_parallel=3"), "3 doesn't divide the number of ranks, 4"),
+        (("--gpu", "h200:2", "--set", "trainer.sequence_parallel=2", "--set", "algorithm.preset=ppo"), "a critic"),
     ],
 )
 def test_what_cannot_be_planned(

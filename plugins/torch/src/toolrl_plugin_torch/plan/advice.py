@@ -66,6 +66,10 @@ def _changes(setting: Setting) -> Iterator[Change]:
     for part in (2, 4, 8):
         if tokens // part >= max(_LEAST_TOKENS, config.rollout.max_episode_tokens or 0):
             yield "trainer.tokens_per_microbatch", tokens // part
+    heads = setting.sizes.text.num_attention_heads
+    if setting.shares and config.algorithm.baseline != "critic":
+        fitting = (size for size in _RANKS if not (setting.ranks % size or heads % size))
+        yield from (("trainer.sequence_parallel", size) for size in fitting if size > config.trainer.sequence_parallel)
     if config.model.dtype == "float32":
         yield "model.dtype", "bfloat16"
     if not setting.sharded and config.trainer.optimizer == "adamw":
@@ -86,6 +90,8 @@ def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, Pol
             engine = engine.model_copy(update={path.removeprefix(_ENGINE): value})
         else:
             config = config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
+    if ranks % config.trainer.sequence_parallel:
+        return None
     if ranks > 1 and config.trainer.offload:  # FSDP has cluster.cpu_offload in its place.
         config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"offload": []})})
     sizes, optimizer = setting.sizes, config.trainer.optimizer

@@ -13,6 +13,7 @@ from typing import Any
 from toolrl_plugin_torch.plan.gpus import GIB, Gpu
 from toolrl_plugin_torch.plan.passes import PassBytes
 from toolrl_plugin_torch.plan.sizes import PolicySizes
+from toolrl_plugin_torch.prefixes.sharing import reason_by_config
 
 STEP = 2 * 2**28
 """AdamW's buckets on the GPU where its state waits on the CPU."""
@@ -52,8 +53,18 @@ class Setting:
 
     @property
     def tokens(self) -> int:
-        """Of a micro-batch: its budget, or an episode's that is longer where the config says so."""
-        return int(max(self.config.trainer.tokens_per_microbatch, self.config.rollout.max_episode_tokens or 0))
+        """Of a micro-batch, on each of the ranks that share it: its budget, or an episode's that is longer where the
+        config says so."""
+        trainer = self.config.trainer
+        most = max(trainer.tokens_per_microbatch, self.config.rollout.max_episode_tokens or 0)
+        return int(-(-most // trainer.sequence_parallel))
+
+    @property
+    def shares(self) -> bool:
+        """Whether updates compute common beginnings once, as far as the config tells."""
+        config, sizes = self.config, self.sizes
+        wanted = config.trainer.share_prefix is not False and not config.deterministic
+        return wanted and sizes.dtype.itemsize == 2 and reason_by_config(sizes.model.config) is None
 
     @property
     def checkpointing(self) -> bool:
@@ -70,10 +81,8 @@ class Setting:
 
     def passes(self) -> PassBytes | None:
         """Of a micro-batch; None where the model can't be computed without data."""
-        config, sizes = self.config, self.sizes
-        shares = config.trainer.share_prefix is not False and not config.deterministic and sizes.dtype.itemsize == 2
-        entropy = bool(config.algorithm.entropy_coef)
-        return sizes.passes(self.tokens, checkpointing=self.checkpointing, shares=shares, entropy=entropy)
+        entropy = bool(self.config.algorithm.entropy_coef)
+        return self.sizes.passes(self.tokens, checkpointing=self.checkpointing, shares=self.shares, entropy=entropy)
 
     def engine_bytes(self, *, certain: bool = False) -> tuple[int, int, int]:
         """Of the engine beside a rank: at least, at most, and while the rank trains; 0 where its options don't say.

@@ -14,6 +14,7 @@ from toolrl_plugin_torch.plan.gpus import GIB, Gpu, gpu_here, parse_gpu
 from toolrl_plugin_torch.plan.memory import MemoryPlan, Setting, plan_memory
 from toolrl_plugin_torch.plan.sizes import PolicySizes
 from toolrl_plugin_torch.plan.speed import step_seconds
+from toolrl_plugin_torch.sharding.sequence_parallel import check_sequence_parallel
 
 
 def plan(config: Any, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, dict[str, Any]]:
@@ -24,6 +25,7 @@ def plan(config: Any, source: str, engine: Any, gpu: str | None, nodes: int) -> 
     setting = Setting(config, engine, sizes, device, _ranks(config, count * nodes))
     if setting.sharded:
         config.trainer.check_sharded()
+    check_sequence_parallel(config, setting.ranks)
     found = plan_memory(setting)
     facts = _facts(setting, found)
     facts["advice"] = (

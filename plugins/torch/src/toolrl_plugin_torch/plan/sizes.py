@@ -15,7 +15,6 @@ from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig
 from toolrl_plugin_torch.plan.passes import PassBytes, pass_bytes
 from toolrl_plugin_torch.policy import model_settings
-from toolrl_plugin_torch.prefixes.sharing import reason_by_config
 from toolrl_plugin_torch.prefixes.tree_attention import without_adapter
 from toolrl_plugin_torch.sharding.fsdp import blocks
 
@@ -76,7 +75,7 @@ class PolicySizes:
 
     def passes(self, tokens: int, *, checkpointing: bool, shares: bool, entropy: bool) -> PassBytes | None:
         """Of a micro-batch; None where the model can't be computed without data."""
-        return self._measured(tokens, checkpointing, shares and reason_by_config(self.model.config) is None, entropy)
+        return self._measured(tokens, checkpointing, shares, entropy)
 
     def _measure(self, tokens: int, checkpointing: bool, shares: bool, entropy: bool) -> PassBytes | None:
         try:

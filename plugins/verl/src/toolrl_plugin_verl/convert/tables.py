@@ -104,9 +104,9 @@ REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         (
             "actor_rollout_ref.actor.fsdp_config.", "actor_rollout_ref.ref.", "actor_rollout_ref.actor.strategy",
-            "actor_rollout_ref.actor.megatron.", "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-            "actor_rollout_ref.actor.use_torch_compile", "actor_rollout_ref.actor.checkpoint.",
-            "actor_rollout_ref.actor.ppo_micro_batch_size", "actor_rollout_ref.actor.entropy_",
+            "actor_rollout_ref.actor.megatron.", "actor_rollout_ref.actor.use_torch_compile",
+            "actor_rollout_ref.actor.checkpoint.", "actor_rollout_ref.actor.ppo_micro_batch_size",
+            "actor_rollout_ref.actor.entropy_",
             "actor_rollout_ref.model.use_remove_padding", "actor_rollout_ref.model.use_liger",
             "actor_rollout_ref.model.use_fused_kernels", "actor_rollout_ref.model.enable_activation_offload",
             "actor_rollout_ref.model.use_shm", "actor_rollout_ref.model.fused_kernel_options.",
@@ -129,6 +129,8 @@ REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
         "a setting of verl's inference engine; the engine `vllm` has `tensor_parallel`, `memory_fraction`, `eager`, "
         "`sleep_level` and `max_batch`",
     ),
+    (("actor_rollout_ref.actor.ulysses_sequence_parallel_size",),
+     "with several ranks `trainer.sequence_parallel` has so many of them share each micro-batch's tokens"),
     (("trainer.project_name", "trainer.default_local_dir", "trainer.default_hdfs_dir"),
      "a run's folder is `run.dir`/`run.name`"),
     (("trainer.resume_mode", "trainer.resume_from_path"), "go on with a run by `toolrl train --resume`"),
