@@ -38,7 +38,6 @@ from toolrl.protocols import (
     TrainedModel,
     TrainerBackend,
     WeightSource,
-    WorkerModel,
 )
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits
@@ -247,9 +246,9 @@ async def _sampler_elsewhere(
     config = loaded.config
     failures = FailurePolicy(config.rollout.max_error_rate, events.episode_end)
     cluster = build_cluster(registry, config, "cluster.rollout_workers")
-    known = WorkerModel(source, str(model.dtype).removeprefix("torch."))
+    dtype = str(model.dtype).removeprefix("torch.")
     weights.lead()
-    async with cluster.rollout_workers(loaded, known, folder.directory, weights, failures) as pool:
+    async with cluster.rollout_workers(loaded, source, dtype, folder.directory, weights, failures) as pool:
         weights.release()
         workers = Rank0Rollout(ranks, pool) if ranks.distributed else pool
         yield _Sampler(workers, workers, pool.metrics, pool.status)

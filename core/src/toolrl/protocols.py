@@ -354,11 +354,18 @@ class Cluster(Protocol):
     cluster` asks for it, and in the rollout workers'."""
 
     def rollout_workers(
-        self, loaded: LoadedConfig, model: WorkerModel, run_dir: Path, weights: WeightSource, failures: FailurePolicy
+        self,
+        loaded: LoadedConfig,
+        source: str,
+        dtype: str,
+        run_dir: Path,
+        weights: WeightSource,
+        failures: FailurePolicy,
     ) -> AbstractAsyncContextManager[RolloutWorkers]:
-        """Entering it starts `cluster.rollout_workers` processes, which sample from `weights`; leaving it stops them. A
-        worker that dies is replaced, and its unfinished groups are sampled again. Raises ConfigError where the cluster
-        can't be reached or has no room; RunStoppedError where workers die too often."""
+        """Entering it starts `cluster.rollout_workers` processes, which load the model of `source` (a folder or a name
+        on the hub) in torch's `dtype` and sample from `weights`; leaving it stops them. A worker that dies is replaced,
+        and its unfinished groups are sampled again. Raises ConfigError where the cluster can't be reached or has no
+        room; RunStoppedError where workers die too often."""
         ...
 
     async def train(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool, json: bool) -> int:
@@ -370,16 +377,6 @@ class Cluster(Protocol):
         """This process's access to the limits that all processes share. `restarted` is called with a new name when the
         process that holds them was replaced."""
         ...
-
-
-@dataclass(frozen=True)
-class WorkerModel:
-    """The model that a rollout worker loads before it gets the trainer's weights."""
-
-    source: str
-    """A folder, or a name on the hub."""
-    dtype: str
-    """torch's name of the type that the run computes in."""
 
 
 class Command(Protocol):

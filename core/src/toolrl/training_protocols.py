@@ -61,6 +61,10 @@ class WeightSource(Protocol):
         """64 bits of each tensor that no update changes, by its name in the module; empty where ranks share them."""
         ...
 
+    def probe(self) -> Any:
+        """Log-probabilities of a fixed text by these weights, a `toolrl_plugin_torch.probe.Probe`."""
+        ...
+
     def save_config(self, folder: Path) -> None:
         """Write config, tokenizer and processor into a folder, and no weights."""
         ...
@@ -139,9 +143,11 @@ class TrainerBackend(Protocol):
         """Seed the process and choose its device, the config's unless one is given. Raises ConfigError."""
         ...
 
-    def load_model(self, source: str, *, dtype: str | None = None, ranks: Ranks = ...) -> TrainedModel:
-        """The model, which distributed `ranks` share, and its tokenizer; `dtype` stands for the config's. Raises
-        ConfigError."""
+    def load_model(
+        self, source: str, *, dtype: str | None = None, ranks: Ranks = ..., hollow: bool = False
+    ) -> TrainedModel:
+        """The model, which distributed `ranks` share, and its tokenizer; `dtype` stands for the config's. A `hollow`
+        one has no weights. Raises ConfigError."""
         ...
 
     def policy_trainer(

@@ -20,7 +20,6 @@ _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"),
          "Reward": ("ScoresGroups", "StartsAndStops"),
          "PolicyLoss": ("LossTerms",),
          "TrainerBackend": ("TrainedModel", "Trainer"),
-         "Cluster": ("WorkerModel",),
          "Observer": ("RunInfo", "StepReport")}  # fmt: skip
 """Protocol to what else belongs to it."""
 

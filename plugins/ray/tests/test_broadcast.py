@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,69 +21,18 @@ pytest.importorskip("toolrl_plugin_torch")
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from broadcast_help import NEVER, Model, Weights, Worker, same, train
 
 from toolrl.errors import EngineError
-from toolrl_plugin_ray import broadcast, replica
-from toolrl_plugin_ray.broadcast import WeightBroadcast, receive
+from toolrl_plugin_ray import replica
+from toolrl_plugin_ray.broadcast import WeightBroadcast
 from toolrl_plugin_ray.messages import WeightUpdate
-from toolrl_plugin_ray.weights import described, targets, trained, verify
+from toolrl_plugin_ray.weights import trained, verify, write
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError
-from toolrl_plugin_torch.probe import digests
-from toolrl_plugin_torch.sharding import collective_group
+from toolrl_plugin_torch.sharding import collective_group, transfer
 from toolrl_plugin_torch.sharding.collective_group import TransferBrokenError
 
 MEMBER = Path(__file__).with_name("broadcast_member.py")
-NEVER = 3600.0
-
-
-class Model(nn.Module):
-    """Tied weights, a buffer, and some layers."""
-
-    def __init__(self, seed: int, layers: int = 3, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.embedding = nn.Embedding(50, 16)
-        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(layers))
-        self.norm = nn.LayerNorm(16)
-        self.head = nn.Linear(16, 50, bias=False)
-        self.head.weight = self.embedding.weight
-        self.register_buffer("scale", torch.rand(3))
-        self.to(dtype)
-
-
-class Weights:
-    def __init__(self, model: Any, version: int) -> None:
-        self.model = model
-        self.version = version
-
-    def trained_tensors(self) -> Iterator[tuple[str, Any]]:
-        return ((name, tensor.detach()) for name, tensor in trained(self.model).items())
-
-    def frozen_digests(self) -> dict[str, int]:
-        return digests((name, it) for name, it in self.model.named_parameters() if not it.requires_grad)
-
-    def close(self) -> None:
-        pass
-
-
-class Worker:
-    """A worker's supervisor and its model, in this process; `reached` is awaited before a message takes effect."""
-
-    def __init__(self, number: int, model: Any = None) -> None:
-        self.number = number
-        self.state = "ready"
-        self.handle = object()
-        self.model = model if model is not None else Model(number + 1)
-        self.parts: list[WeightUpdate] = []
-        self.reached: Callable[[], Awaitable[None]] | None = None
-
-    async def update(self, update: WeightUpdate, part: WeightUpdate) -> None:
-        self.parts.append(part)
-        if self.reached is not None:
-            await self.reached()
-        (await receive(pickle.loads(pickle.dumps(part)), self.model))()
-        verify(part, self.model)
 
 
 class Process(Worker):
@@ -110,7 +60,7 @@ class Process(Worker):
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Process]]:
     """They send several pieces, so that one may die between two."""
-    monkeypatch.setattr(broadcast, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(transfer, "BUCKET_BYTES", 1000)
     made = [subprocess.Popen([sys.executable, str(MEMBER)], stdin=-1, stdout=-1) for _ in range(2)]
     yield [Process(number + 1, it) for number, it in enumerate(made)]
     for process in made:
@@ -126,16 +76,6 @@ async def send(broadcast: WeightBroadcast, model: Any, version: int, workers: li
     update = await broadcast.publish(Weights(model, version), version)
     await broadcast.send(update, workers)
     return update
-
-
-def train(model: Any) -> None:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-
-
-def same(one: Any, other: Any) -> bool:
-    return all(torch.equal(it, other.state_dict()[name]) for name, it in one.state_dict().items())
 
 
 # What travels.
@@ -183,8 +123,9 @@ async def test_frozen_tensors_do_not_travel_and_tied_ones_once() -> None:
     train(model.norm)
 
     broadcast = sender()
-    update = await send(broadcast, model, 1, [worker])
-    assert update.tensors.keys() == {"norm.weight", "norm.bias", "scale"}
+    await send(broadcast, model, 1, [worker])
+    sent = {name for table, _ in broadcast._copies[1] for name, *_ in json.loads(table)}
+    assert sent == {"norm.weight", "norm.bias", "scale"}
     assert same(model, worker.model)
 
 
@@ -205,10 +146,10 @@ async def test_a_tensor_that_differs_is_found(*, trained: bool) -> None:
 
 
 def test_weights_of_another_model_and_incomplete_ones_are_rejected() -> None:
-    with pytest.raises(EngineError, match="trainer sends 'layers.3.weight' as float32 .* model has no such tensor"):
-        targets(described(trained(Model(0, layers=4))), Model(0))
+    with pytest.raises(EngineError, match="trainer sends 'layers.3.weight' as float32 .* worker's model has nothing"):
+        write(trained(Model(0, layers=4)), Model(0))
     with pytest.raises(EngineError, match=r"trainer sends 'norm.bias' as nothing, and the worker's model has float32"):
-        targets(described({name: it for name, it in trained(Model(0)).items() if name != "norm.bias"}), Model(0))
+        write({name: it for name, it in trained(Model(0)).items() if name != "norm.bias"}, Model(0))
 
 
 # Who gets it.
@@ -358,16 +299,16 @@ async def test_a_broken_transfer_leaves_the_weights_and_an_engine_is_held_while_
 
     engine, broken = Engine(), True
 
-    def torn(*arguments: Any) -> Iterator[Any]:
+    def torn(at: Any, tensors: Any) -> Iterator[Any]:
         assert not engine.held, "it samples on during a transfer"
-        for number, piece in enumerate(collective_group.broadcast(*arguments)):
-            if number and broken:
+        for number, piece in enumerate(collective_group.broadcast(at, tensors)):
+            if at.rank and number > 5 and broken:
                 raise TransferBrokenError("it broke")
             yield piece
 
-    monkeypatch.setattr(broadcast, "BUCKET_BYTES", 1000)
-    monkeypatch.setattr(broadcast, "broadcast", torn)
-    made = replica.PolicyReplica(Policy(), Weights(None, 0), engine, None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(transfer, "BUCKET_BYTES", 1000)
+    monkeypatch.setattr(transfer, "broadcast", torn)
+    made = replica.PolicyReplica(Policy(), Weights(None, 0), engine, None, None, hollow=False)  # type: ignore[arg-type]
     model, before = Model(1), {name: it.clone() for name, it in Policy.model.state_dict().items()}
     weights = sender()
     update = await weights.publish(Weights(model, 1), 1)

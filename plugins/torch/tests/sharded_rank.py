@@ -33,6 +33,7 @@ def work(folder: Path, dtype: Any, lora: bool, ranks: Ranks, out: Path) -> dict[
     trainer = SupervisedTrainer(policy, settings, out, ranks=ranks)
     found["shares"] = trainer.shares
     found["loss"] = [trainer.update([Demonstration(IDS, (0, 0, 1, 1, 0, 1))])["loss"] for _ in range(2)]
+    found["probe"] = weights.probe()
     module = weights.module()
     found["module"] = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     found["buffers"] = dict(module.named_buffers())
@@ -47,6 +48,7 @@ def work(folder: Path, dtype: Any, lora: bool, ranks: Ranks, out: Path) -> dict[
         if ranks.first:
             next(weights.tensors())  # The other ranks go on, though this one stops.
             found["led"] = dict(weights.trained_tensors())
+            weights.probe()
             weights.release()
     return found
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from toolrl.errors import EngineError
-from toolrl_plugin_torch.probe import check_logprobs, digests, module_logprobs, probe_ids
+from toolrl_plugin_torch.probe import check_logprobs, digests, measure, module_logprobs, probe_ids
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
@@ -50,13 +50,14 @@ def test_the_probe_is_the_same_at_every_call() -> None:
 def test_no_number_is_no_agreement(tiny: Any, dtype: str, wrong: float) -> None:
     model, ids = tiny.model(dtype=dtype), probe_ids(None, tiny.vocabulary, 32)
     found = module_logprobs(model, ids).tolist()
-    asked = {"exact": dtype == "float32", "owner": "it", "hint": ""}
-    assert check_logprobs(found, model, ids, **asked) == 0.0
+    probe, asked = measure(model, ids, model.dtype), {"owner": "it", "hint": ""}
+    assert (probe.rounding is None) == (dtype == "float32")
+    assert check_logprobs(found, probe, **asked) == 0.0
     assert model.training, "it is left in the mode it was in"
     found[3] = wrong
     with pytest.raises(EngineError, match=rf"is inf, more than .*\(token 3: {wrong}"):
-        check_logprobs(found, model, ids, **asked)
-    assert check_logprobs([it - 0.005 for it in found[:3]], model, ids[:4], **asked, tolerance=0.1) <= 0.00501
+        check_logprobs(found, probe, **asked)
+    assert check_logprobs([it - 0.005 for it in found[:3]], probe, **asked, tolerance=0.1) <= 0.00501
 
 
 @pytest.mark.parametrize("noise", [0.0, math.nan])
@@ -74,5 +75,5 @@ def test_what_a_model_may_round_is_bounded(tiny: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(model, "forward", forward)
     found = [it - 0.5 for it in module_logprobs(model, ids).tolist()]
     with pytest.raises(EngineError, match="mean of the smaller four fifths of differences .* is 0.5, more than 0."):
-        check_logprobs(found, model, ids, exact=False, owner="it", hint="")
+        check_logprobs(found, measure(model, ids, model.dtype), owner="it", hint="")
     assert model.config._attn_implementation == attention

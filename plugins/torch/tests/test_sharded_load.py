@@ -63,6 +63,9 @@ def test_ranks_have_the_weights_of_one_process(
     assert ours["shares"] == one["shares"]
     close = 1e-5 if dtype == "float32" else 1e-2
     assert ours["loss"] == pytest.approx(one["loss"], rel=1e-6 if dtype == "float32" else 1e-2)
+    assert ours["probe"].ids == one["probe"].ids
+    assert (ours["probe"].rounding is None) == (dtype == "float32")
+    assert max(abs(a - b) for a, b in zip(ours["probe"].logprobs, one["probe"].logprobs, strict=True)) < 10 * close
     for kind in ("module", "after"):
         first, second = dict(ours[kind]), dict(one[kind])
         assert first.keys() == second.keys()

@@ -154,6 +154,25 @@ def test_a_package_that_is_missing_is_told(
 
 
 @pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        ([], True),
+        (["algorithm.importance={}"], False),
+        (["algorithm.old_logprobs=sampled"], False),
+        (["algorithm.rejection={level: token, low: 0.5}"], True),
+        (["engine.options={}"], False),
+    ],
+)
+def test_samples_of_rounded_weights_have_to_be_weighed(
+    tree: dict[str, Any], registry: Registry, overrides: list[str], refused: bool
+) -> None:
+    asked = ["engine.use=vllm", "engine.options.quantization=fp8", *overrides]
+    config = check_config(tree, asked, registry=registry).config
+    said = "engine.options.quantization: fp8 samples from rounded weights, and nothing weighs its samples"
+    assert any(line.startswith(said) for line in missing_files(config, registry)) == refused
+
+
+@pytest.mark.parametrize(
     ("path", "is_told"),
     [
         ("./models/none", True),

@@ -1,5 +1,5 @@
 """Families of models: after each weight update vLLM computes what the trainer computes, with tied embeddings, separate
-output layers and biases alike."""
+output layers, biases and experts alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ pytestmark = [needs_vllm, pytest.mark.timeout(600)]
 
 PROMPT = tuple(range(40, 100))
 TOLERANCE = 1e-4
-FAMILIES = [("qwen3", True), ("qwen3", False), ("llama", False), ("llama", True), ("qwen2", True), ("qwen2", False)]
+FAMILIES = [
+    ("qwen3", True),
+    ("qwen3", False),
+    ("qwen3_moe", False),
+    ("llama", False),
+    ("llama", True),
+    ("qwen2", True),
+    ("qwen2", False),
+]
 SETTINGS = [
     Sampling(16, temperature=1.0, seed=1),
     Sampling(16, temperature=0.6, top_p=0.8, seed=2),

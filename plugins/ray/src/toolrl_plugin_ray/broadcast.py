@@ -1,21 +1,21 @@
 """Weights from the trainer's memory to that of all workers at once, by a torch.distributed broadcast.
 
-The trainer copies what is trained; workers receive that into their model's own tensors. The copy is kept, as a worker
-that replaces a dead one may come while the trainer trains already: it gets its first weights in a broadcast of two.
+The trainer copies what it sends into flat buckets (`toolrl_plugin_torch.sharding.transfer`). The copy is kept, as a
+worker that replaces a dead one may come while the trainer trains already: it gets its first weights in a broadcast of
+its own. Receivers are the workers, or the processes in which their engines hold the weights.
 
-A worker that dies during a broadcast aborts it for all, and the others get all of it again in another one. A worker
-writes weights into its model when all of them have arrived.
+A worker that dies during a broadcast aborts it for all, and the others get all of it again in another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import torch
 
@@ -23,14 +23,11 @@ from toolrl.errors import EngineError
 from toolrl.protocols import WeightSource
 from toolrl.tools.threads import POOL
 from toolrl_plugin_ray.messages import WeightUpdate
-from toolrl_plugin_ray.weights import described, targets
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError, WorkerSupervisor
-from toolrl_plugin_torch.probe import digests
-from toolrl_plugin_torch.sharding.collective_group import CONNECT_SECONDS, Rendezvous, TransferBrokenError, broadcast
+from toolrl_plugin_torch.sharding.collective_group import CONNECT_SECONDS, Backend, Rendezvous, TransferBrokenError
 from toolrl_plugin_torch.sharding.rendezvous import listen
+from toolrl_plugin_torch.sharding.transfer import buckets, send
 
-BUCKET_BYTES = 4 * 2**20
-"""What is sent at once."""
 MOST_TRIES = 3
 """Broadcasts in a row that break though no worker was lost, before the run ends."""
 
@@ -40,11 +37,18 @@ _log = logging.getLogger(__name__)
 class WeightBroadcast:
     """The trainer's side."""
 
-    def __init__(self, host: str, *, timeout: float) -> None:
-        """`host` is this machine's address for the workers, `timeout` how many seconds a transfer may stand still."""
+    def __init__(
+        self, host: str, *, timeout: float, receivers: int = 0, backend: Backend = "gloo", device: str = "cuda"
+    ) -> None:
+        """`host` is this machine's address for the workers, `timeout` how many seconds a transfer may stand still,
+        `receivers` how many processes of each worker's engine take the weights themselves, 0 where it reads a module.
+        nccl sends from `device`."""
         self._host = host
         self._timeout = timeout
-        self._copies: dict[int, Any] = {}
+        self._receivers = receivers
+        self._backend: Backend = backend
+        self._device = device
+        self._copies: dict[int, list[tuple[bytes, torch.Tensor]]] = {}
 
     async def publish(self, weights: WeightSource, version: int) -> WeightUpdate:
         """Copy these weights, to be sent by `send` and `send_to_one`."""
@@ -95,13 +99,14 @@ class WeightBroadcast:
     ) -> AsyncIterator[tuple[list[WeightUpdate], Callable[[], None]]]:
         """While this is entered the weights are sent to so many workers, as soon as each has got its part: gives the
         parts, and what aborts the transfer for all, which then raise TransferBrokenError."""
-        pieces = _pieces(self._copies[update.version])
+        packed = self._copies[update.version]
         for version in [it for it in self._copies if it < update.version]:
             del self._copies[version]  # A worker that starts from now on gets these.
         store = [listen(self._host, 0, timedelta(seconds=CONNECT_SECONDS))]
-        at = Rendezvous(self._host, store[0].port, 0, workers + 1, self._timeout)
-        parts = [replace(update, rendezvous=replace(at, rank=rank)) for rank in range(1, at.size)]
-        sending = POOL.submit(lambda: list(broadcast(at, pieces)))
+        each = self._receivers or 1
+        at = Rendezvous(self._host, store[0].port, 0, 1 + workers * each, self._timeout, self._backend)
+        parts = [replace(update, rendezvous=replace(at, rank=rank)) for rank in range(1, at.size, each)]
+        sending = POOL.submit(self._send, at, packed)
         # Where it fails others notice by the store: it may be long before they notice a death.
         sending.add_done_callback(lambda it: store.clear() if it.cancelled() or it.exception() else None)
         try:
@@ -110,36 +115,19 @@ class WeightBroadcast:
             store.clear()
 
     def _publish(self, weights: WeightSource, version: int) -> WeightUpdate:
-        parts, sent, sums = [], {}, dict(weights.frozen_digests())
-        for name, tensor in weights.trained_tensors():  # Gathered one by one where ranks share them.
-            sent |= described({name: tensor})
-            sums |= digests([(name, tensor)])
-            parts.append(tensor.contiguous().view(-1).view(torch.uint8).cpu())
-        self._copies[version] = torch.cat(parts)
-        return WeightUpdate(version, sent, sums)
+        packed = self._copies[version] = list(
+            buckets(weights.tensors() if self._receivers else weights.trained_tensors())
+        )
+        sent = {name: digest for table, _ in packed for name, *_, digest in json.loads(table)}
+        if not self._receivers:
+            return WeightUpdate(version, {**weights.frozen_digests(), **sent})
+        # Merged tensors, and those that ranks share, have digests of what was sent alone.
+        return WeightUpdate(version, {**sent, **weights.digests()}, weights.probe())
 
-
-async def receive(update: WeightUpdate, module: Any) -> Callable[[], None]:
-    """Weights from the trainer, once all have arrived: gives what writes them into a module's own tensors. Raises
-    TransferBrokenError where some won't come; EngineError where the module isn't the trainer's."""
-    assert update.rendezvous is not None, "the trainer sets it"
-    own = targets(update.tensors, module)
-    sizes = [it.nbytes for it in own]
-    data = torch.empty(sum(sizes), dtype=torch.uint8)
-    await asyncio.to_thread(list, broadcast(update.rendezvous, _pieces(data)))
-
-    def write() -> None:
-        with torch.no_grad():
-            for tensor, part in zip(own, data.split(sizes), strict=True):
-                # Where tensors of several types meet one may begin where its type can't; a clone begins at 0.
-                part = part if part.storage_offset() % tensor.itemsize == 0 else part.clone()
-                tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
-
-    return write
-
-
-def _pieces(data: Any) -> list[Any]:
-    return [data[at : at + BUCKET_BYTES] for at in range(0, len(data), BUCKET_BYTES)]
+    def _send(self, at: Rendezvous, packed: list[tuple[bytes, torch.Tensor]]) -> None:
+        if at.backend == "nccl":
+            torch.cuda.set_device(self._device)  # Of this thread.
+        send(at, packed)
 
 
 async def _send_part(

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from toolrl.config.load import LoadedConfig
-from toolrl.protocols import BuildContext, WeightSource, WorkerModel
+from toolrl.protocols import BuildContext, WeightSource
 from toolrl.rollout.source import FailurePolicy, RolloutWorkers
 from toolrl_plugin_ray.limits import RayLimits
 from toolrl_plugin_ray.messages import RankOrder, WorkerSpec
@@ -21,14 +21,20 @@ class RayCluster:
         """As a component's target; its settings come with the config."""
 
     def rollout_workers(
-        self, loaded: LoadedConfig, model: WorkerModel, run_dir: Path, weights: WeightSource, failures: FailurePolicy
+        self,
+        loaded: LoadedConfig,
+        source: str,
+        dtype: str,
+        run_dir: Path,
+        weights: WeightSource,
+        failures: FailurePolicy,
     ) -> AbstractAsyncContextManager[RolloutWorkers]:
         """See Cluster."""
         from toolrl_plugin_ray.rollout import rollout_workers  # Limits alone need no torch.
 
-        source = str(Path(model.source).absolute()) if Path(model.source).is_dir() else model.source
+        source = str(Path(source).absolute()) if Path(source).is_dir() else source
         device = "cuda" if loaded.config.cluster.worker_gpus else "cpu"
-        spec = WorkerSpec(0, loaded, source, model.dtype, device, str(Path.cwd()), str(run_dir))
+        spec = WorkerSpec(0, loaded, source, dtype, device, str(Path.cwd()), str(run_dir))
         return rollout_workers(spec, weights, failures)
 
     async def train(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool, json: bool) -> int:

@@ -17,6 +17,7 @@ from toolrl.rollout.environment import Limits
 from toolrl.types import Task
 
 if TYPE_CHECKING:
+    from toolrl_plugin_torch.probe import Probe
     from toolrl_plugin_torch.sharding.collective_group import Rendezvous
 
 KEPT_LINES = 20
@@ -70,12 +71,18 @@ class WeightUpdate:
     """Weights of one version on their way to the workers."""
 
     version: int
-    tensors: Mapping[str, str] = field(default_factory=dict)
-    """What is broadcast, in order: name to type and shape."""
     digests: Mapping[str, int] = field(default_factory=dict)
     """Of each of the trainer's tensors."""
+    probe: Probe | None = None
+    """What they compute of a fixed text, for an engine that holds the weights itself."""
     rendezvous: Rendezvous | None = None
     """Where they are broadcast; None before the receiver is known."""
+
+    @property
+    def place(self) -> Rendezvous:
+        """Where they are broadcast, for the receiver."""
+        assert self.rendezvous is not None, "the trainer sets it"
+        return self.rendezvous
 
 
 @dataclass

@@ -14,7 +14,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from toolrl.building import engine_options
 from toolrl.config.cluster import ClusterConfig
+from toolrl.errors import ConfigError
+from toolrl.plugins.registry import load_registry
 from toolrl.protocols import WeightSource
 from toolrl.rollout.source import FailurePolicy
 from toolrl_plugin_ray.broadcast import WeightBroadcast
@@ -22,8 +25,11 @@ from toolrl_plugin_ray.connection import connected, death_reason, own_address, r
 from toolrl_plugin_ray.messages import KEPT_LINES, WorkerSpec
 from toolrl_plugin_ray.placement import check_room, rollout_resources
 from toolrl_plugin_ray.rollout_worker import RolloutWorker
+from toolrl_plugin_ray.weights import receivers
 from toolrl_plugin_ray.worker_pool import WorkerPool
 from toolrl_plugin_ray.worker_supervisor import WorkerLostError
+from toolrl_plugin_torch.device import pick_device
+from toolrl_plugin_torch.sharding.collective_group import Backend
 
 MOST_CALLS = 100_000
 """Methods of a rollout worker that may be under way at once."""
@@ -37,6 +43,8 @@ async def rollout_workers(
     ConfigError."""
     config = spec.loaded.config
     settings, resources = config.cluster, rollout_resources(config.cluster)
+    options = engine_options(load_registry(), config)
+    device = str(pick_device(config.device))
 
     def spec_of(number: int) -> WorkerSpec:
         return replace(spec, number=number)
@@ -45,7 +53,13 @@ async def rollout_workers(
         pool = WorkerPool(
             lambda number: spawn(settings, spec_of(number).log_path),
             spec_of,
-            WeightBroadcast(own_address(), timeout=settings.worker_timeout),
+            WeightBroadcast(
+                own_address(),
+                timeout=settings.worker_timeout,
+                receivers=receivers(options),
+                backend=backend(settings, device, receivers(options)),
+                device=device,
+            ),
             failures,
             workers=settings.rollout_workers,
             concurrency=config.rollout.concurrency,
@@ -58,6 +72,19 @@ async def rollout_workers(
             yield pool
         finally:
             await pool.stop()
+
+
+def backend(settings: ClusterConfig, device: str, receiving: int) -> Backend:
+    """What weights are sent by, from a trainer on this device to as many processes of each worker's engine. Raises
+    ConfigError for nccl where it can't be."""
+    possible = device.startswith("cuda") and settings.worker_gpus >= 1 and receiving > 0
+    if settings.weight_backend == "nccl" and not possible:
+        raise ConfigError(
+            f"cluster.weight_backend: nccl needs a trainer on a GPU ({device}), whole GPUs for each worker "
+            f"(worker_gpus {settings.worker_gpus:g}) and an engine that receives the weights itself",
+            hint="Leave it out, or take the engine vllm and worker_gpus 1 or more.",
+        )
+    return "nccl" if possible and settings.weight_backend != "gloo" else "gloo"
 
 
 def spawn(settings: ClusterConfig, log: Path, worker: type[RolloutWorker] = RolloutWorker) -> ActorHandle:

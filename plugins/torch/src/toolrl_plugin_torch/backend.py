@@ -41,12 +41,14 @@ class TorchTrainers:
         self._device = pick_device(device or config.device)
         choose_kernels(self._device, deterministic=config.deterministic)
 
-    def load_model(self, source: str, *, dtype: str | None = None, ranks: Ranks = ONE) -> PolicyModel:
+    def load_model(
+        self, source: str, *, dtype: str | None = None, ranks: Ranks = ONE, hollow: bool = False
+    ) -> PolicyModel:
         settings = self._sections.model
         if dtype is not None:
             settings = settings.model_copy(update={"dtype": dtype})
         cpu_offload = self._config.cluster.cpu_offload
-        return load_policy(settings, source, self._device, ranks, cpu_offload=cpu_offload)
+        return load_policy(settings, source, self._device, ranks, cpu_offload=cpu_offload, hollow=hollow)
 
     def plan(self, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, dict[str, Any]]:
         from toolrl_plugin_torch.plan.report import plan

@@ -203,6 +203,13 @@ class TorchOptions(Frame):
         model: Any = config.model
         if (problem := missing_model(model.path)) is not None:
             yield problem
+        algorithm: Any = config.algorithm
+        rounded = config.engine.options.get("quantization")
+        if rounded and algorithm.importance is None and algorithm.old_logprobs != "sampled":
+            yield (
+                f"engine.options.quantization: {rounded} samples from rounded weights, and nothing weighs its samples: "
+                "set `algorithm.importance: {}`, or leave it out"
+            )
         if model.lora is not None and importlib.util.find_spec("peft") is None:
             yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"
         if getattr(config.trainer, "router_replay", False):

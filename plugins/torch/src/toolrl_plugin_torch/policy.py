@@ -168,12 +168,18 @@ class PolicyModel:
 
 
 def load_policy(
-    config: ModelConfig, source: str, device: torch.device, ranks: Ranks = ONE, *, cpu_offload: bool = False
+    config: ModelConfig,
+    source: str,
+    device: torch.device,
+    ranks: Ranks = ONE,
+    *,
+    cpu_offload: bool = False,
+    hollow: bool = False,
 ) -> PolicyModel:
     """Load model and tokenizer from `source`, a folder (or a hub's `owner/name`, where a hub can be
     reached). A folder with an adapter stands for its model with the adapter, which is trained on where
     `config.lora` is given, and merged in for good where it isn't. Distributed ranks shard the model; each reads its
-    own part of the weights.
+    own part of the weights. A `hollow` policy has none, and no adapter: for a process that needs the rest.
 
     Raises ConfigError with the part that failed and why, CheckpointError for an adapter that can't be read or doesn't
     fit.
@@ -190,12 +196,16 @@ def load_policy(
         tokenizer = transformers.AutoTokenizer.from_pretrained(words, trust_remote_code=config.trust_remote_code)
     except Exception as error:
         raise _load_error("tokenizer", words, error) from error
+    data = not (hollow or ranks.distributed)
     try:
-        model, processor = _load_model(config, base or source, words, tokenizer, dtype, data=not ranks.distributed)
+        model, processor = _load_model(config, base or source, words, tokenizer, dtype, data=data)
     except ConfigError:
         raise
     except Exception as error:
         raise _load_error("model", base or source, error, config.attention) from error
+    policy = PolicyModel(model, tokenizer, source, device, dtype, processor, ranks=ranks, compile=config.compile)
+    if hollow:
+        return policy
     if base is not None and config.lora is None:
         check_base(Path(source), base, fingerprints(Path(base)))
         if ranks.distributed:
@@ -203,15 +213,9 @@ def load_policy(
                 f"model.path: {source!r} holds an adapter, and several processes can't merge it into its model",
                 hint="Merge it by `toolrl export`, or set model.lora to train it on.",
             )
-        model = merge_from(model, Path(source))
+        model = policy.model = merge_from(model, Path(source))
     model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))
-    wanted = config.gradient_checkpointing
-    if wanted is True or (wanted == "auto" and device.type == "cuda" and model.supports_gradient_checkpointing):
-        # The first name is the newer one; where transformers has it, the second warns.
-        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-        # A layer draws no random numbers, and an engine beside the trainer may draw from the process's generator.
-        enable({"use_reentrant": False, "preserve_rng_state": False})
-    policy = PolicyModel(model, tokenizer, source, device, dtype, processor, ranks=ranks, compile=config.compile)
+    _checkpoint_activations(model, config.gradient_checkpointing, device)
     if config.lora is not None:
         folder = Path(base or source)
         policy.adapter = LoraAdapter.add(model, config.lora, str(folder.absolute() if folder.is_dir() else folder))
@@ -223,6 +227,14 @@ def load_policy(
         policy.shards = ShardedModel(model, dtype, ranks, trained=True, cpu_offload=cpu_offload)
         policy.read(base or source)
     return policy
+
+
+def _checkpoint_activations(model: Any, wanted: bool | str, device: torch.device) -> None:
+    if wanted is True or (wanted == "auto" and device.type == "cuda" and model.supports_gradient_checkpointing):
+        # The first name is the newer one; where transformers has it, the second warns.
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        # A layer draws no random numbers, and an engine beside the trainer may draw from the process's generator.
+        enable({"use_reentrant": False, "preserve_rng_state": False})
 
 
 def _load_model(

@@ -15,6 +15,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,25 +94,34 @@ def _other_attention(module: Any) -> Iterator[bool]:
         inner.set_attn_implementation(before)
 
 
+@dataclass(frozen=True)
+class Probe:
+    """What the trainer's weights compute of a fixed text."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+    """Natural, of every id but the first."""
+    rounding: float | None
+    """In a 16-bit type `allowed_rounding`; None in float32."""
+
+
+def measure(module: Any, ids: Sequence[int], dtype: torch.dtype) -> Probe:
+    """The probe by a module that is computed in this type. Ranks that share it call this together."""
+    found, rounds = module_logprobs(module, ids), dtype in (torch.bfloat16, torch.float16)
+    rounding = allowed_rounding(module, lambda: module_logprobs(module, ids)) if rounds else None
+    return Probe(list(ids), found.tolist(), rounding)
+
+
 def check_logprobs(
-    found: Sequence[float],
-    module: Any,
-    ids: Sequence[int],
-    *,
-    owner: str,
-    hint: str,
-    exact: bool,
-    tolerance: float | None = None,
+    found: Sequence[float], probe: Probe, *, owner: str, hint: str, tolerance: float | None = None
 ) -> float:
-    """Distance of the log-probabilities of `ids` to those by the trainer's module: the greatest where `exact`, else
-    `typical`. Raises EngineError, which names `owner`, where that is more than
-    rounding, or than `tolerance`."""
-    wanted = module_logprobs(module, ids)
-    differences = (torch.tensor(found, dtype=torch.float64) - wanted).abs().nan_to_num(math.inf, math.inf)
+    """Distance of the log-probabilities of the probe's first ids to the trainer's: in float32 the greatest, else
+    `typical`. Raises EngineError, which names `owner`, where that is more than rounding, or than `tolerance`."""
+    exact, wanted = probe.rounding is None, probe.logprobs[: len(found)]
+    differences = torch.tensor(found, dtype=torch.float64) - torch.tensor(wanted, dtype=torch.float64)
+    differences = differences.abs().nan_to_num(math.inf, math.inf)
     apart = float(differences.max()) if exact else typical(differences)
-    allowed = tolerance or (GREATEST if exact else FLOOR)
-    if apart > allowed and tolerance is None and not exact:
-        allowed = allowed_rounding(module, lambda: module_logprobs(module, ids))
+    allowed = tolerance or probe.rounding or GREATEST
     if apart <= allowed:
         return apart
     kind = "greatest difference" if exact else "mean of the smaller four fifths of differences"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from toolrl_plugin_torch.checkpoints.layout import checkpoint_tensors
-from toolrl_plugin_torch.probe import digests
+from toolrl_plugin_torch.probe import Probe, digests, measure, probe_ids
 from toolrl_plugin_torch.temporary_models import temporary_folder
 
 if TYPE_CHECKING:
@@ -61,6 +61,18 @@ class PolicyWeights:
         state = self._policy.model.state_dict(keep_vars=True)
         frozen = {name: it for name, it in state.items() if isinstance(it, torch.nn.Parameter) and not it.requires_grad}
         return digests(frozen.items())
+
+    def probe(self) -> Probe:
+        """See WeightSource."""
+        self._begin("probe")
+        policy = self._policy
+        known = min(len(policy.tokenizer), policy.model.config.get_text_config().vocab_size)
+        ids = probe_ids(policy.tokenizer, known, policy.max_positions - 1)
+        if policy.shards is None:
+            return measure(policy.model, ids, policy.dtype)
+        with torch.no_grad():
+            found: Probe = policy.shards(measure, policy.live, ids, policy.dtype)
+        return found
 
     def save_config(self, folder: Path) -> None:
         """See WeightSource."""

@@ -80,6 +80,12 @@ def _check_platform(options: VllmEngineOptions) -> bool:
             where="engine.options.devices",
             hint="Leave it out, or install the package for CUDA: " + packages.INSTALL,
         )
+    if options.quantization and cpu:
+        raise ConfigError(
+            f"quantization is {options.quantization}, and the vLLM that is installed computes on the CPU",
+            where="engine.options.quantization",
+            hint="Leave it out; 8 bits are for GPUs.",
+        )
     if options.sleep_level and not current_platform.is_sleep_mode_available():
         raise ConfigError(
             f"sleep_level is {options.sleep_level}, and vLLM can't sleep on {type(current_platform).__name__}: it "
@@ -133,6 +139,7 @@ def arguments(
         "tensor_parallel_size": options.parts if options.parts > 1 else None,
         "device_ids": own,
         "enable_sleep_mode": True if options.sleep_level else None,
+        "quantization": options.quantization,
         "seed": 0,
     }
     given = {name: value for name, value in chosen.items() if value is not None}

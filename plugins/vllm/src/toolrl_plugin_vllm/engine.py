@@ -30,6 +30,9 @@ from toolrl_plugin_vllm.options import VllmEngineOptions
 from toolrl_plugin_vllm.token_engine import TokenEngine
 from toolrl_plugin_vllm.weights import WeightTransfer
 
+ROUNDED = 0.5
+"""The tolerance for weights in 8 bits: it finds tensors that are missing or swapped, where digests don't already."""
+
 
 class VllmEngine(TokenEngine):
     """A `RolloutEngine`. Its coroutines may be called from any event loop, one loop at a time."""
@@ -42,7 +45,8 @@ class VllmEngine(TokenEngine):
                 hint="Give BuildContext.weights.",
             )
         self.options = options or VllmEngineOptions()
-        super().__init__(context, context.weights, self.options.tolerance)
+        rounded = ROUNDED if self.options.quantization else None
+        super().__init__(context, context.weights, self.options.tolerance or rounded)
         self._weights: WeightSource = context.weights
         self.seeded = context.deterministic
         if self.options.sleep_level and context.overlap:
@@ -54,8 +58,6 @@ class VllmEngine(TokenEngine):
             )
         self._loads: AdapterTransfer | WeightTransfer = WeightTransfer()
         self._asleep = False
-        self._probe: list[int] = []
-        self._exact = True
 
     async def start(self) -> None:
         """Start vLLM, hand it the trainer's weights, and compare. Raises EngineError, ConfigError without vLLM."""
@@ -86,13 +88,7 @@ class VllmEngine(TokenEngine):
         except BaseException:
             build.take_down(engine)
             raise
-        config = engine.vllm_config.model_config
-        self._max_length = int(config.max_model_len)
-        self._exact = "float32" in str(config.dtype)
-        vocabulary = int(config.get_vocab_size())
-        from toolrl_plugin_torch.probe import probe_ids
-
-        self._probe = probe_ids(tokenizer, min(known or vocabulary, vocabulary), self._max_length - 1)
+        self._max_length = int(engine.vllm_config.model_config.max_model_len)
         return engine
 
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
@@ -145,12 +141,13 @@ class VllmEngine(TokenEngine):
         if not self.options.verify_weights:
             return
         await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")
+        await self._compare(self._prompt_logprobs, f"{when} vLLM")
+
+    async def _prompt_logprobs(self, ids: list[int]) -> list[float]:
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
         # Also while the engine is held, which is when weights are updated.
-        output = await self._request(self._probe, arguments, urgent=True)
-        entries = zip(self._probe[1:], output.prompt_logprobs[1:], strict=True)
-        found = [float(entry[token].logprob) for token, entry in entries]
-        await self._compare(found, self._probe, exact=self._exact, owner=f"{when} vLLM")
+        output = await self._request(ids, arguments, urgent=True)
+        return [float(entry[token].logprob) for token, entry in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:

@@ -17,7 +17,7 @@ from vllm.v1.sample.sampler import Sampler
 
 from toolrl.errors import EngineError
 from toolrl_plugin_torch.probe import digests
-from toolrl_plugin_torch.sharding.collective_group import Rendezvous
+from toolrl_plugin_torch.sharding.collective_group import Rendezvous, TransferBrokenError
 from toolrl_plugin_torch.sharding.transfer import receive
 
 _GREEDY = 1e-5
@@ -108,9 +108,13 @@ class WorkerExtension:
         """Load the weights of a checkpoint's folder, in place. Gives the digest of each."""
         return self.toolrl_load(_read_folder(Path(folder)))
 
-    def toolrl_receive(self, at: Rendezvous) -> dict[str, int]:
-        """Load the weights that the engine's process broadcasts, in place. Gives the digest of each."""
-        return self.toolrl_load(receive(replace(at, rank=1 + self.rank)))
+    def toolrl_receive(self, at: Rendezvous) -> dict[str, int] | TransferBrokenError:
+        """Load the weights that the trainer's process broadcasts, in place; `at` is the first of vLLM's processes'.
+        Gives the digest of each, or what broke the transfer: vLLM would raise it as a plain RuntimeError."""
+        try:
+            return self.toolrl_load(receive(replace(at, rank=at.rank + self.rank)))
+        except TransferBrokenError as error:
+            return error
 
     def toolrl_load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
         """Load weights under the names of a checkpoint, in place. Gives the digest of each."""
@@ -124,7 +128,12 @@ class WorkerExtension:
                 yield name, tensor
 
         with torch.inference_mode(False), torch.no_grad():
-            runner.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
+            _pack_experts_again(runner.model)
+            try:
+                runner.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
+            except BaseException:
+                _give_up(runner)
+                raise
         for head, embedding in tied:
             _tie(head, embedding)
         return found
@@ -158,6 +167,27 @@ def _take_back_no_draws(runner: Any) -> None:
             generators.update(hidden)
 
     runner._bookkeeping_sync = without_generators
+
+
+def _give_up(runner: Any) -> None:
+    """End a reload that broke: else the next one would take over what its layers had received."""
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    for layer in runner.model.modules():
+        info = get_layerwise_info(layer)
+        if info.can_load():
+            info.load_numel, info.load_numel_total, info.loaded_weights = 0, 0, []
+    finalize_layerwise_reload(runner.model, runner.model_config)
+
+
+def _pack_experts_again(model: torch.nn.Module) -> None:
+    """On a CPU vLLM packs experts when it builds their kernel, which a reload doesn't do: it would write weights as
+    they come into what is read as packed. Without a kernel it builds, and packs, again."""
+    for layer in model.modules():
+        method = getattr(layer, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None and next(layer.parameters()).device.type == "cpu":
+            method.moe_kernel = None
 
 
 def _tied_heads(model: torch.nn.Module) -> list[tuple[torch.nn.Module, torch.nn.Module]]:

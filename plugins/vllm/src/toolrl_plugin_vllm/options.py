@@ -31,6 +31,7 @@ OWNED = {
     "tensor_parallel_size": "tensor_parallel",
     "device_ids": "devices",
     "enable_sleep_mode": "sleep_level",
+    "quantization": "quantization",
     "enable_lora": "lora",
     "max_loras": "lora",
     "max_lora_rank": "lora",
@@ -121,6 +122,12 @@ class VllmEngineOptions(BaseModel):
         description="Give GPU memory back while the trainer works: 1 frees the cache and moves the weights to the "
         "host's memory, 2 frees both, as the trainer's weights are loaded after each step anyway. 0 keeps all.",
     )
+    quantization: Literal["fp8"] | None = Field(
+        None,
+        description="fp8: vLLM rounds the weights that it gets to 8 bits and computes with those: less memory and more "
+        "tokens a second on GPUs that have such kernels. What samples then differs from what is trained, so it needs "
+        "`algorithm.importance`.",
+    )
     lora: Literal["merged", "adapter"] = Field(
         "merged",
         description="How a trained LoRA adapter is handed over: merged into the weights, or as an adapter that vLLM "
@@ -135,7 +142,7 @@ class VllmEngineOptions(BaseModel):
         None,
         gt=0,
         description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types the mean "
-        "of the smaller four fifths (None takes 2.2 times the model's own noise).",
+        "of the smaller four fifths (None takes 2.2 times the model's own noise, and 0.5 with `quantization`).",
     )
     engine_args: dict[str, Any] = Field(
         default_factory=dict,
@@ -153,6 +160,8 @@ class VllmEngineOptions(BaseModel):
 
     @model_validator(mode="after")
     def _go_together(self) -> VllmEngineOptions:
+        if self.quantization and self.lora == "adapter":
+            raise ValueError("quantization: an adapter beside rounded weights isn't supported; take lora merged")
         if self.lora == "adapter" and self.sleep_level == 2:
             raise ValueError(
                 "sleep_level 2 frees the model's weights, and with lora adapter an update loads the adapter alone; "
@@ -185,6 +194,12 @@ class VllmEngineOptions(BaseModel):
     def apart(self) -> bool:
         """Whether the model is held outside of the trainer's process."""
         return self.separate_process or self.parts > 1
+
+    @property
+    def weight_receivers(self) -> int:
+        """In a rollout worker: processes that receive the trainer's weights, each with a part of the model; 0 where
+        they come by a torch module, as an adapter's do."""
+        return self.parts * int(self.engine_args.get("pipeline_parallel_size", 1)) if self.lora == "merged" else 0
 
     def device_bytes(
         self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, overlap: bool

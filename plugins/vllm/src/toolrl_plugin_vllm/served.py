@@ -41,7 +41,9 @@ class ServedBackend:
     def prepare(self, device: str | None = None) -> None:
         """Nothing computes here."""
 
-    def load_model(self, source: str, *, dtype: str | None = None, ranks: Any = None) -> ServedModel:
+    def load_model(
+        self, source: str, *, dtype: str | None = None, ranks: Any = None, hollow: bool = False
+    ) -> ServedModel:
         try:
             from transformers import AutoConfig, AutoTokenizer
         except ModuleNotFoundError as error:

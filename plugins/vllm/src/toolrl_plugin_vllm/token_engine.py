@@ -7,7 +7,7 @@ import asyncio
 import operator
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from toolrl.errors import EngineError
@@ -104,22 +104,15 @@ class TokenEngine(ABC):
             )
         return None
 
-    async def _compare(self, found: Sequence[float], ids: Sequence[int], *, exact: bool, owner: str) -> None:
+    async def _compare(self, compute: Callable[[list[int]], Awaitable[Sequence[float]]], owner: str) -> None:
         """Compare log-probabilities of a text with the trainer's. Raises EngineError where they differ."""
         # Here, since without a trainer an engine needs no torch.
         from toolrl_plugin_torch.probe import check_logprobs
 
         assert self._weights is not None
-        self.verified = await asyncio.to_thread(
-            check_logprobs,
-            found,
-            self._weights.module(),
-            ids,
-            exact=exact,
-            tolerance=self._tolerance,
-            owner=owner,
-            hint=_MISMATCH,
-        )
+        probe = await asyncio.to_thread(self._weights.probe)
+        found = await compute(list(probe.ids[: self._max_length - 1]))
+        self.verified = check_logprobs(found, probe, tolerance=self._tolerance, owner=owner, hint=_MISMATCH)
 
 
 def plain_ids(prompt: Sequence[Any]) -> list[int]:

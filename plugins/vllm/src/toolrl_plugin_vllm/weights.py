@@ -1,18 +1,22 @@
 """How a `WeightSource` becomes what vLLM computes with: tensor by tensor, and never by a file.
 
-vLLM in this process takes the trainer's tensors as they are. Processes that hold its model get them in flat buckets by
-a broadcast (`toolrl_plugin_torch.sharding.transfer`).
+vLLM in the trainer's process takes the trainer's tensors as they are. Processes that hold its model elsewhere, or in a
+rollout worker, get them in flat buckets by a broadcast (`toolrl_plugin_torch.sharding.transfer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolrl.protocols import WeightSource
 from toolrl_plugin_vllm import build
+
+if TYPE_CHECKING:
+    from toolrl_plugin_torch.sharding.collective_group import Rendezvous
 
 PATIENCE = 600.0
 """Seconds that a transfer may stand still."""
@@ -34,6 +38,10 @@ class WeightTransfer:
 
     def load(self, engine: Any, weights: WeightSource) -> None:
         """Put weights into vLLM's engine, in place; its caches are the caller's to empty."""
+        at: Rendezvous | None = getattr(weights, "rendezvous", None)
+        if at is not None:  # A rollout worker's: the trainer sends them to vLLM's own processes.
+            self._received = _whole(engine.collective_rpc("toolrl_receive", args=(at,)))
+            return
         tensors = weights.tensors(merged=self._merged)
         if build.in_process(engine):
             self._received = engine.collective_rpc("toolrl_load", args=(tensors,))
@@ -44,13 +52,13 @@ class WeightTransfer:
 
         store = [listen(_HERE, 0, timedelta(seconds=PATIENCE))]
         size = 1 + int(engine.vllm_config.parallel_config.world_size)
-        at = Rendezvous(_HERE, store[0].port, 0, size, PATIENCE)
+        at = Rendezvous(_HERE, store[0].port, 1, size, PATIENCE)
         with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(send, at, buckets(tensors))
+            sending = pool.submit(send, replace(at, rank=0), buckets(tensors))
             # Where it fails the processes notice by the store.
             sending.add_done_callback(lambda it: store.clear() if it.exception() else None)
             try:
-                self._received = engine.collective_rpc("toolrl_receive", args=(at,))
+                self._received = _whole(engine.collective_rpc("toolrl_receive", args=(at,)))
             except Exception:
                 store.clear()
                 sending.result()  # Raises the cause, where it is here.
@@ -66,3 +74,11 @@ class WeightTransfer:
             # Tensors that were merged have no digest of their own.
             wanted = own if found.keys() <= own.keys() else {name: own[name] for name in found if name in own}
             check_digests(found, wanted, owner=who, hint=_REPORT)
+
+
+def _whole(answers: Sequence[Any]) -> list[Mapping[str, int]]:
+    """Digests by each of vLLM's processes. Raises what broke the transfer for one of them."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return list(answers)

@@ -6,12 +6,15 @@ import asyncio
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
 from toolrl.protocols import BuildContext
@@ -91,6 +94,11 @@ class Weights:
 
         return digests(named(self._module))
 
+    def probe(self) -> Any:
+        from toolrl_plugin_torch.probe import measure, probe_ids
+
+        return measure(self._module, probe_ids(self._tokenizer, len(self._tokenizer), 200), self._module.dtype)
+
     def save_config(self, folder: Path) -> None:
         self._module.save_pretrained(folder, state_dict={})
         self._tokenizer.save_pretrained(folder)
@@ -141,7 +149,13 @@ def _random(family: str, seed: int, *, tied: bool, dtype: Any = None, vocabulary
     import torch
     import transformers
 
-    kinds = {"qwen3": transformers.Qwen3Config, "qwen2": transformers.Qwen2Config, "llama": transformers.LlamaConfig}
+    kinds = {
+        "qwen3": transformers.Qwen3Config,
+        "qwen3_moe": transformers.Qwen3MoeConfig,
+        "qwen2": transformers.Qwen2Config,
+        "llama": transformers.LlamaConfig,
+    }
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
     torch.manual_seed(seed)
     config = kinds[family](
         vocab_size=vocabulary,
@@ -156,7 +170,8 @@ def _random(family: str, seed: int, *, tied: bool, dtype: Any = None, vocabulary
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=None,
-        **({"head_dim": 32} if family == "qwen3" else {}),
+        **({"head_dim": 32} if family.startswith("qwen3") else {}),
+        **(experts if family == "qwen3_moe" else {}),
     )
     return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype or torch.float32).eval()
 
@@ -167,7 +182,7 @@ def make_model(seed: int = 0, *, tied: bool = True, dtype: Any = None, vocabular
 
 
 def make_family(family: str, *, tied: bool, seed: int = 0) -> Any:
-    """A model of random weights as small as `make_model`'s: qwen3, qwen2 (biases in the attention) or llama."""
+    """A small model of random weights: qwen3, qwen3_moe, qwen2 (biases in the attention) or llama."""
     model = _random(family, seed, tied=tied)
     # A model that was never trained has biases of 0, which a lost bias would pass for.
     change(model, seed + 100, by=0.1)
@@ -206,36 +221,97 @@ def run_config(folder: Path, *, reward: str, **options: Any) -> dict[str, Any]:
     }
 
 
-REWARD = """
+def learning_config(folder: Path, **options: Any) -> dict[str, Any]:
+    """As `run_config`, for a run that learns to sample ids below 128, at first about half of all."""
+    config = run_config(folder, reward="low", **options)
+    config["algorithm"]["group_size"] = 8
+    config["trainer"] = {"steps": 8, "prompts_per_step": 4, "learning_rate": 2e-3}
+    return config
+
+
+PLUGIN = """
 from toolrl import Component, hookimpl
 from toolrl.types import Score
 
 @hookimpl
 def toolrl_rewards():
-    yield Component("uneven", "toolrl_plugin_uneven.plugin:build", summary="Differs from episode to episode.")
+    yield Component("uneven", "toolrl_plugin_uneven.plugin:uneven", summary="Differs from episode to episode.")
+    yield Component("low", "toolrl_plugin_uneven.plugin:low", summary="The part of sampled ids below 128.")
 
-class Uneven:
+class Reward:
+    def __init__(self, value):
+        self.value = value
+
     async def score(self, episode):
-        return Score(float(sum(episode.ids) % 5))
+        return Score(self.value(episode))
 
-def build(options, context):
-    return Uneven()
+def uneven(options, context):
+    return Reward(lambda episode: float(sum(episode.ids) % 5))
+
+def low(options, context):
+    def part(episode):
+        sampled = episode.ids[episode.prompt_length :]
+        return sum(token < 128 for token in sampled) / len(sampled)
+
+    return Reward(part)
 """
 """A random model makes no calls, whose form could be judged."""
 
+AUDIT = """
+import os, sys
+
+def noted(event, arguments):
+    if event == "os.mkdir":
+        with open(os.environ["FOLDERS_MADE"], "a") as file:
+            print(os.fsdecode(arguments[0]), file=file)
+
+if "FOLDERS_MADE" in os.environ:
+    sys.addaudithook(noted)
+"""
+
 
 def site(folder: Path) -> Path:
-    """A folder with the reward as an installed plugin."""
+    """A folder with the rewards as an installed plugin. Processes that start with it among their paths write the
+    folders that they make into the file that FOLDERS_MADE names."""
     for name in ("toolrl_plugin_uneven", "toolrl_plugin_uneven-1.0.dist-info"):
         (folder / name).mkdir(parents=True)
+    (folder / "sitecustomize.py").write_text(AUDIT)
     (folder / "toolrl_plugin_uneven" / "__init__.py").write_text("")
-    (folder / "toolrl_plugin_uneven" / "plugin.py").write_text(REWARD)
+    (folder / "toolrl_plugin_uneven" / "plugin.py").write_text(PLUGIN)
     about = folder / "toolrl_plugin_uneven-1.0.dist-info"
     about.joinpath("METADATA").write_text(
         "Metadata-Version: 2.1\nName: toolrl-plugin-uneven\nVersion: 1.0\nRequires-Dist: toolrl>=0.1\n"
     )
     about.joinpath("entry_points.txt").write_text("[toolrl.plugins]\nuneven = toolrl_plugin_uneven.plugin\n")
     return folder
+
+
+def train(folder: Path, config: dict[str, Any], *launcher: str) -> list[dict[str, Any]]:
+    """The metrics of each step of a run by `toolrl train`, or by `launcher` of that. It made no folder of weights."""
+    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    paths = os.pathsep.join([str(site(folder / "site")), *filter(None, [os.environ.get("PYTHONPATH")])])
+    made = folder / "made.txt"
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, *(["-m"] if launcher else []), "toolrl", "train", "run.yaml"],
+        cwd=folder, env={**os.environ, "PYTHONPATH": paths, "FOLDERS_MADE": str(made)}, capture_output=True, text=True,
+        timeout=550, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = made.read_text().splitlines()
+    assert any("toolrl-config-" in path for path in found), "vLLM reads its config from a folder, in whichever process"
+    assert not [path for path in found if "scratch-" in path], "weights went from memory to memory"
+    return [json.loads(line) for line in (folder / "runs" / "r" / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_learned(lines: list[dict[str, Any]]) -> None:
+    """The run of a `learning_config` has sampled from what it trained, and learned."""
+    assert [line["step"] for line in lines] == list(range(1, 9))
+    for line in lines:
+        assert 0.0 < line["logprob_mismatch/max"] < 1e-4
+        assert line["grad_norm"] > 0.0
+    first, last = (sum(line["reward/mean"] for line in part) / 3 for part in (lines[:3], lines[-3:]))
+    assert first < 0.65
+    assert last > first + 0.15, f"{first:.2f}, then {last:.2f}"
 
 
 def most_sampled(engine: Any) -> int:
