@@ -127,6 +127,20 @@ def test_tokens_are_those_that_the_engine_saw_and_sampled() -> None:
     assert episode.prompt_length == len(engine.generated[0].prompt)
 
 
+def test_each_token_keeps_the_route_that_was_recorded_first() -> None:
+    class Records(ScriptedEngine):
+        async def generate(self, prompt: Sequence[int], *args: Any, **kwargs: Any) -> Generation:
+            generation = await super().generate(prompt, *args, **kwargs)
+            count = len(prompt) + len(generation.ids) - 1
+            return replace(generation, routes=bytes([len(self.generated)]) * count)
+
+    episode, engine = play([], engine=Records([CALL, "right"]))
+    first, second = (len(it.prompt) + len(it.generation.ids) - 1 for it in engine.generated)
+    assert episode.routes == b"\1" * first + b"\2" * (second - first)
+    assert second == len(episode.ids) - 1
+    assert play(["right"])[0].routes is None
+
+
 def test_a_bad_call_between_two_good_ones_is_answered_in_order() -> None:
     toolset = RecordingToolset(lambda call: "ok")
     episode, _ = play([f"{CALL}<call>oops</call>{CALL}", "right"], environment(toolset))

@@ -367,6 +367,6 @@ class EpisodeRun:
 
 def _wrong_count(generation: Generation, most: int) -> ExactnessError:
     return ExactnessError(
-        f"the engine gave {len(generation.ids)} tokens with finish {generation.finish!r} and was asked for {most}",
+        f"the engine gave {len(generation.ids)} tokens with finish {generation.finish!r}, of {most} at most",
         hint="What stops a generation is its last token; toolrl_testing.checks.engines says what else holds.",
     )
