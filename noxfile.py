@@ -265,6 +265,6 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def gpu_measure(session: nox.Session) -> None:
-    """Speed against the card's limits, exactness, step time against TRL and learning on a GPU machine, with what is
-    installed there. Arguments go to measure.py."""
+    """Speed, memory and learning on a GPU machine in four calls of nine minutes, with what is installed there: the
+    call's number goes to measure.py."""
     session.run(sys.executable, "tests/gpu/measure.py", *(session.posargs or ["--help"]))

@@ -110,7 +110,7 @@ SIZE = {
     "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 64,
 }  # fmt: skip
-"""Of the model; `tests/gpu` sets another device and another size."""
+"""Of the model."""
 
 
 def now() -> float:

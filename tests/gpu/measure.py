@@ -1,209 +1,134 @@
-"""Measure toolrl on a machine with a GPU: speed against the card's limits, exactness, step time against TRL, learning.
+"""Measure toolrl on a machine with one GPU, in four calls of nine minutes.
 
-    python tests/gpu/measure.py all --model models/smollm2-135m-instruct --data data/gsm8k --out measured
-    python tests/gpu/measure.py decode update --model … --out measured --minutes 9     # some parts, in nine minutes
-    python tests/gpu/measure.py all --dry-run --out measured-dry                       # on a CPU, a tiny model, minutes
+    python tests/gpu/measure.py 1            # the card, the start-up checks in bfloat16, updates at 16k and 65k tokens
+    python tests/gpu/measure.py 2            # attention over trees against other kernels, at 16k and 64k tokens
+    python tests/gpu/measure.py 3            # compiled layers, a sharded model, copies between host and processes
+    python tests/gpu/measure.py 4            # the embedded engine, a killed and resumed run, ten steps of learning
+    python tests/gpu/measure.py 1 --dry-run  # the same code on a CPU with tiny shapes; its figures mean nothing
 
-Each part is a process of its own, so that one that fails, hangs or runs out of memory takes no other along; what it
-found is in OUT/results.json and, as tables, in OUT/results.md before the next one begins. A part that is done is not
-done again unless `--again` is given: call the script as often as it takes, with `--minutes` where a call may only take
-so long. `learn` goes on where it was stopped as long as its work folder is there.
+Models have random weights and the shapes of Qwen3; nothing is downloaded. Each figure is printed beside what is
+expected of an H200, and appended to OUT/figures.jsonl at once. A measurement is a process of its own: one that fails,
+hangs or runs out of memory takes no other along. One that no longer fits into the call's time is left out.
 
-Parts: `card` (bandwidth and matmul peak, which the others compare with; it always comes first), `decode`, `update`,
-`exact`, `resume`, `trl`, and `learn`, which takes the longest. `--model` may be given several times.
+toolrl needn't be installed: its sources are taken from the checkout then, and packages that are missing from
+`--wheels FOLDER`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import importlib
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from results import Result, Results  # noqa: E402 - beside this file
-from settings import PARTS, ROOT, Settings  # noqa: E402
+from figures import Figures  # noqa: E402 - beside this file
 
-TAIL = 1500
-"""Characters of a failed part's output that its reason keeps."""
+
+class Measurement(NamedTuple):
+    name: str
+    """Module and function, which takes `Figures` and whether this is a dry run."""
+    seconds: float
+    """With less left of the call's time it isn't begun."""
+
+
+CALLS = {
+    1: [
+        Measurement("card:card", 30),
+        Measurement("card:gates", 45),
+        Measurement("updates:small", 90),
+        Measurement("updates:adapter", 60),
+        Measurement("updates:large", 60),
+    ],
+    2: [Measurement("kernels:two_to_one", 120), Measurement("kernels:four_to_one", 120)],
+    3: [
+        Measurement("transfers:pinned", 30),
+        Measurement("transfers:between_processes", 45),
+        Measurement("updates:sharded", 60),
+        Measurement("updates:compiled_small", 90),
+        Measurement("updates:compiled_large", 90),
+    ],
+    4: [Measurement("rollout:decode", 90), Measurement("learning:learning", 120)],
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = arguments().parse_args(argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("call", type=int, choices=CALLS)
+    parser.add_argument("--out", type=Path, default=Path("measured"), help="the folder of figures.jsonl")
+    parser.add_argument("--minutes", type=float, default=9.0, help="the call's time")
+    parser.add_argument("--wheels", type=Path, help="a folder of wheels of packages that are missing here")
+    parser.add_argument("--only", help="one measurement of the call, such as updates:small")
+    parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    figures = Figures(args.call, args.out / "figures.jsonl")
+    if args.child:
+        return child(args.only, figures, dry=args.dry_run)
     # So that what runs is ended with this process; it has a session of its own.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    if args.child:
-        return child(args.child[0], Path(args.child[1]))
-    if unknown := {*args.parts} - {*PARTS, "all"}:
-        arguments().error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)} and all")
-    chosen = [name for name in PARTS if not args.parts or {name, "all"} & {*args.parts} or name == "card"]
-    check(args)
-    work = (args.work or args.out / "work").resolve()
-    args.out.mkdir(parents=True, exist_ok=True)
-    work.mkdir(parents=True, exist_ok=True)
-    settings = Settings(
-        device=args.device or ("cpu" if args.dry_run else "cuda"),
-        dry=args.dry_run,
-        work=str(work),
-        data=str(args.data.resolve()) if args.data else None,
-        tool=args.tool,
-        steps=args.steps or (2 if args.dry_run else 60),
-        group_size=4 if args.dry_run else 8,
-        prompts=2 if args.dry_run else 32,
-        learning_rate=args.learning_rate,
-    )
-    models = [str(path.resolve()) for path in args.model]
-    if args.dry_run:
-        models, settings = tiny(settings)
-    results = Results(args.out)
-    if other := results.foreign(settings.kind):
-        arguments().error(f"the results in {args.out} are of: {other}; name another --out")
-    deadline = time.monotonic() + 60 * args.minutes if args.minutes else None
-    return run(chosen, models, settings, results, deadline, again=args.again)
-
-
-def check(args: argparse.Namespace) -> None:
-    """End with what is wrong with the paths that were given, before anything is measured."""
-    for path in [*args.model, *([args.data] if args.data else [])]:
-        if not path.is_dir():
-            arguments().error(f"there is no folder {path}")
-    names = [path.resolve().name for path in args.model]
-    if twice := {name for name in names if names.count(name) > 1}:
-        arguments().error(f"results go by the folder's name, and two models are called {', '.join(sorted(twice))}")
-
-
-def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}, or all (the default)")
-    parser.add_argument("--model", type=Path, action="append", default=[], help="a model's folder")
-    parser.add_argument("--data", type=Path, help="the folder with GSM8K's train.jsonl and test.jsonl, for `learn`")
-    parser.add_argument("--out", type=Path, default=Path("measured"), help="where results.json and results.md go")
-    parser.add_argument("--work", type=Path, help="where runs, logs and checkpoints go; OUT/work unless given")
-    parser.add_argument("--minutes", type=float, help="end within so many minutes; what isn't done is left for later")
-    parser.add_argument("--again", action="store_true", help="do parts that are done once more")
-    parser.add_argument("--device", help="cuda, cuda:N or cpu; cuda unless --dry-run")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU, with a tiny model and few steps")
-    parser.add_argument("--tool", choices=("calculator", "python"), default="python", help="of `learn`")
-    parser.add_argument("--steps", type=int, help="of GRPO in `learn`")
-    parser.add_argument("--learning-rate", type=float, default=1e-6, help="of GRPO in `learn`")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    return parser
-
-
-def tiny(settings: Settings) -> tuple[list[str], Settings]:
-    """The dry run's model, by the quickstart's script, and problems made up in the form of GSM8K."""
-    import madeup
-
-    folder = Path(settings.work) / "tiny"
-    if not (folder / "config.json").exists():
-        script = ROOT / "docs" / "examples" / "quickstart" / "make_model.py"
-        subprocess.run([sys.executable, str(script), str(folder)], check=True, stdout=subprocess.DEVNULL)
-    return [str(folder)], replace(settings, data=str(madeup.write(Path(settings.work) / "data")))
-
-
-def run(
-    chosen: Sequence[str],
-    models: Sequence[str],
-    settings: Settings,
-    results: Results,
-    deadline: float | None,
-    *,
-    again: bool,
-) -> int:
-    """The parts in order, each for each model where it has one; 1 where one failed."""
+    deadline = time.monotonic() + 60 * args.minutes
     failed = False
-    for name in chosen:
-        part = PARTS[name]
-        for model in models if part.of_model else [""]:
-            mine = replace(settings, model=model, card=results.figures("card"))
-            key = f"{name}:{Path(model).name}" if model else name
-            done = results.done(key)
-            if done and not again:
-                say(key, "done earlier", results.headline(key))
+    with tempfile.TemporaryDirectory() as folder:
+        environment = dict(os.environ) | ({"OMP_NUM_THREADS": "1"} if args.dry_run else {})
+        if args.wheels is not None or importlib.util.find_spec("toolrl") is None:
+            from checkout import import_paths
+
+            paths = [*import_paths(Path(folder), args.wheels), os.environ.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        for measurement in CALLS[args.call]:
+            left = deadline - time.monotonic()
+            if args.only not in (None, measurement.name):
                 continue
-            left = deadline - time.monotonic() if deadline else None
-            if left is not None and left < part.seconds and not settings.dry:
-                say(key, "left out", f"it needs {part.seconds:.0f} s and {max(left, 0):.0f} s are left; call again")
+            if left < measurement.seconds and not args.dry_run:
+                figures.miss(measurement.name, f"it may take {measurement.seconds:g} s, and {left:.0f} s are left")
                 continue
-            result = isolated(name, key, replace(mine, seconds_left=left, again=done))
-            results.put(key, replace(result, kind=settings.kind))
-            say(key, f"{result.status}, {result.seconds:.0f} s", results.headline(key))
-            failed = failed or result.status == "failed"
-        if part.of_model and not models:
-            say(name, "left out", "it needs --model FOLDER")
-    print(f"{results.markdown_path}\n{results.path}", flush=True)
+            command = [str(HERE / "measure.py"), str(args.call), "--child", "--only", measurement.name]
+            command += ["--out", str(args.out), *(["--dry-run"] if args.dry_run else [])]
+            reason = ended([sys.executable, *command], environment, left)
+            if reason:
+                figures.miss(measurement.name, reason)
+                failed = True
     return int(failed)
 
 
-def say(key: str, status: str, what: str) -> None:
-    print(f"[{key}] {status}: {what}", flush=True)
-
-
-def isolated(name: str, key: str, settings: Settings) -> Result:
-    """One part in a process of its own, ended where it runs past its time."""
-    folder = Path(settings.work)
-    safe = key.replace(":", "-").replace("/", "-")
-    question, answer, log = (folder / f"{safe}.{ending}" for ending in ("settings.json", "result.json", "log"))
-    answer.unlink(missing_ok=True)
-    question.write_text(settings.to_json())
-    limit = PARTS[name].limit if settings.seconds_left is None else min(PARTS[name].limit, settings.seconds_left)
-    started = time.monotonic()
-    command = [sys.executable, str(HERE / "measure.py"), "--child", name, str(question)]
-    with log.open("w") as output:
-        # Its own session: what it starts (a training run, interpreters of a tool) is ended with it.
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            status = process.wait(limit)
-            reason = f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
-        except subprocess.TimeoutExpired:
-            reason = f"it ran past {limit:.0f} s"
-        finally:
-            end(process)
-    seconds = time.monotonic() - started
-    if answer.exists():
-        return Result(**{**json.loads(answer.read_text()), "seconds": seconds})
-    tail = log.read_text(errors="replace")[-TAIL:]
-    return Result("failed", seconds, reason=f"{reason}; the end of its output:\n{tail}")
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process with all that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def child(name: str, question: Path) -> int:
-    """Run a part here and write its result beside the question."""
-    import importlib
-
-    from settings import NotHereError, NotYetError
-
-    settings = Settings.from_json(question.read_text())
-    answer = question.with_name(question.name.replace(".settings.", ".result."))
-    started = time.monotonic()
+def ended(command: Sequence[str], environment: dict[str, str], seconds: float) -> str:
+    """Run a process with all that it starts, at most so long; why it ended early, or an empty text."""
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
-        figures = importlib.import_module(PARTS[name].module).run(settings)
-        result = Result("ok", 0.0, figures)
-    except NotYetError as pause:
-        result = Result("partial", 0.0, pause.figures, str(pause))
-    except NotHereError as why:
-        result = Result("skipped", 0.0, reason=str(why))
-    except Exception as error:  # noqa: BLE001 - the reason is the result
-        import traceback
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return f"it ran past the {seconds:.0f} s that were left"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}" if status else ""
 
-        trace = "".join(traceback.format_exception(error))[-TAIL:]
-        result = Result("failed", 0.0, reason=f"{type(error).__name__}: {error}\n{trace}")
-    answer.write_text(replace(result, seconds=time.monotonic() - started).to_json())
+
+def child(name: str, figures: Figures, *, dry: bool) -> int:
+    """One measurement, in this process."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    module, function = name.split(":")
+    try:
+        getattr(importlib.import_module(module), function)(figures, dry)
+    except Exception as error:  # noqa: BLE001 - its reason is kept with the figures
+        traceback.print_exc()
+        figures.miss(name, f"{type(error).__name__}: {error}"[:1000])
+        return 1
     return 0
 
 

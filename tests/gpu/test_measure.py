@@ -1,10 +1,12 @@
-"""The script for a machine with a GPU in its dry run: parts run and are kept, and one that fails stops no other."""
+"""The calls of `measure.py` in their dry runs: each measures all that it names, also from a checkout alone."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +15,50 @@ import pytest
 pytest.importorskip("torch")
 for name in ("transformers", "qwen", "calculator", "math"):
     pytest.importorskip(f"toolrl_plugin_{name}")
+pytest.importorskip("peft")
 
-pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER))
+
+from checkout import import_paths  # noqa: E402
+from figures import EXPECTED  # noqa: E402
 
 
-def measure(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(FOLDER / "measure.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def measure(out: Path, *words: str, **environment: str) -> list[dict[str, Any]]:
+    """The lines of figures.jsonl."""
+    command = [sys.executable, str(FOLDER / "measure.py"), *words, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return [json.loads(line) for line in (out / "figures.jsonl").read_text().splitlines()]
 
 
-def test_what_is_measured_is_kept(tmp_path: Path) -> None:
-    done = measure("decode", "update", "exact", "--dry-run", "--out", str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
-    assert list(found) == ["card", "decode:tiny", "update:tiny", "exact:tiny"]
-    assert {result["status"] for result in found.values()} == {"ok"}
-    card, decode, update, exact = (result["figures"] for result in found.values())
-    assert card["matmul"]["float32"] > 1e8
-    for row in decode["rows"]:
-        assert row["whole_tokens_per_second"] > 0
-        assert row["limit_seconds"] == pytest.approx(row["bytes_read"] / card["bandwidth"])
-    whole, shared = update["rows"]
-    assert shared["operations"] < whole["operations"]
-    assert exact["mismatch"]["float32"]["shared"]["max"] < 1e-4
-    assert exact["gradients"]["float64"]["shared"]["max"] < 1e-6
-    assert "| mismatch float32 shared max |" in (tmp_path / "results.md").read_text()
-    assert "[exact:tiny] done earlier" in measure("exact", "--dry-run", "--out", str(tmp_path)).stdout
+@pytest.mark.parametrize("call", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_call_measures_all_that_it_names(call: int, tmp_path: Path) -> None:
+    lines = measure(tmp_path, str(call), "--dry-run")
+    found = {line["figure"]: line["value"] for line in lines if "figure" in line}
+    assert not [line for line in lines if "missing" in line]
+    assert found.keys() == EXPECTED[call].keys()
+    for name, value in found.items():
+        if "error of" in name:
+            assert value < 1e-5, name
+    assert found.get("sharded over whole: gradient norm", 1.0) == pytest.approx(1.0, rel=1e-4)
+    assert found.get("differences of a killed and resumed run", 0) == 0
 
 
-def test_a_part_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    done = measure("decode", "learn", "--device", "cpu", "--model", str(broken), "--out", str(tmp_path))
-    assert done.returncode == 1
-    assert "[decode:broken] failed" in done.stdout
-    assert "it has no config.json" in done.stdout
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert found["learn:broken"]["status"] == "skipped"
-    assert "--data" in found["learn:broken"]["reason"]
+def test_what_no_longer_fits_is_left_out(tmp_path: Path) -> None:
+    lines = measure(tmp_path, "3", "--minutes", "0.1")
+    assert {line["missing"].partition(":")[0] for line in lines} == {"transfers", "updates"}
+
+
+def test_a_checkout_is_enough(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "probe-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("of_a_wheel.py", "")
+    places = [path for path in sys.path if "site-packages" in path]  # -S: what is installed in place isn't found there.
+    paths = os.pathsep.join([*import_paths(tmp_path / "paths", tmp_path), *places])
+    code = "import of_a_wheel, toolrl.cli.main as main; main.main(['list-plugins'])"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("builtin", "torch", "qwen", "transformers"):
+        assert name in done.stdout

@@ -46,12 +46,13 @@ def _changes(setting: Setting) -> Iterator[Change]:
     config, engine = setting.config, setting.engine
     if not setting.checkpointing:
         yield "model.gradient_checkpointing", True
+    wanted = ["optimizer"]
     if not setting.sharded:
-        wanted = ["optimizer", *(["reference"] if config.algorithm.kl_coef else [])]
+        wanted += ["reference"] if config.algorithm.kl_coef else []
         wanted += ["critic"] if config.algorithm.baseline == "critic" else []
-        if set(wanted) - set(config.trainer.offload):
-            yield "trainer.offload", wanted
-    elif not config.cluster.cpu_offload:
+    if set(wanted) - set(config.trainer.offload) and not config.cluster.cpu_offload:
+        yield "trainer.offload", wanted
+    if setting.sharded and not config.cluster.cpu_offload:
         yield "cluster.cpu_offload", True
     if getattr(engine, "sleep_level", None) == 0 and not config.rollout.max_staleness:
         yield f"{_ENGINE}sleep_level", 1 if engine.lora == "adapter" else 2
@@ -92,8 +93,9 @@ def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, Pol
             config = config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
     if ranks % config.trainer.sequence_parallel:
         return None
-    if ranks > 1 and config.trainer.offload:  # FSDP has cluster.cpu_offload in its place.
-        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"offload": []})})
+    if ranks > 1:  # What of models waits on the CPU over ranks is cluster.cpu_offload's.
+        kept = [part for part in config.trainer.offload if part == "optimizer"]
+        config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"offload": kept})})
     sizes, optimizer = setting.sizes, config.trainer.optimizer
     changed = replace(setting, config=config, engine=engine, ranks=ranks)
     if optimizer != "adamw" and (changed.sharded or "optimizer" in config.trainer.offload):

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolrl_plugin_torch.optimizer import BUCKET
 from toolrl_plugin_torch.plan.gpus import GIB, Gpu
 from toolrl_plugin_torch.plan.passes import PassBytes
 from toolrl_plugin_torch.plan.sizes import PolicySizes
 from toolrl_plugin_torch.prefixes.sharing import reason_by_config
 
-STEP = 2 * 2**28
+STEP = 2 * BUCKET
 """AdamW's buckets on the GPU where its state waits on the CPU."""
 CONTEXT = int(0.6 * GIB)
 """CUDA's context, cuBLAS' workspaces and the allocator's rounding; with several ranks NCCL's buffers as much again."""

@@ -131,8 +131,10 @@ class ShardedScorer(TokenScorer):
         self.group = group
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """As `TokenScorer`."""
-        return self._sharded(work, *arguments)  # type: ignore[no-any-return]
+        """As `TokenScorer`, without gradients: `_reshard_without_gradients` shards the root's tensors again, which the
+        optimizer takes next."""
+        with torch.no_grad():
+            return self._sharded(work, *arguments)  # type: ignore[no-any-return]
 
     def fuse(self) -> None:
         """Nothing: FSDP gathers a layer when the layer's own forward pass is called."""
