@@ -125,6 +125,14 @@ def test_what_is_advised_fits(config: str, capsys: pytest.CaptureFixture[str]) -
     assert (status, fitting["fits"], fitting["peak_gib"]) == (0, "yes", facts["advice"][0]["peak_gib"])
 
 
+def test_over_ranks_the_optimizer_may_wait_on_the_cpu(config: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, facts = _plan(capsys, config, "--gpu", "40:8")
+    first = facts["advice"][0]
+    assert first["set"] == {"trainer.offload": ["optimizer"]}
+    _, fitting = _plan(capsys, config, "--gpu", "40:8", "--set", 'trainer.offload=["optimizer"]')
+    assert (fitting["fits"], fitting["peak_gib"]) == ("yes", first["peak_gib"])
+
+
 def test_ranks_share_the_state(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, one = _plan(capsys, config, "--gpu", "400")
     _, sixteen = _plan(capsys, config, "--gpu", "h200:8", "--nodes", "2")
