@@ -170,4 +170,5 @@ def test_steps_warm_up_and_loggers() -> None:
     assert (settings.warmup(0.1, 50), settings.warmup(1.0, 50)) == (0.1, 50)
     assert "trainer.warmup_steps: 0.1 is a share of trainer.steps" in settings.remarks[-1]
     assert (settings.observers("log"), settings.run_name("name")) == (["console", "tensorboard"], "a-b")
+    assert "install toolrl-plugin-wandb" in dict(settings.lost)["log"]
     assert (settings.model_path("path"), settings.model_path("nowhere")) == ("${HOME}/m", "./model")

@@ -74,7 +74,7 @@ def test_each_guides_script_gives_a_config_that_checks(
     assert main(["verl", "convert", f"run_{name}.sh", "--out", f"{name}.yaml"]) == 0
     said = capsys.readouterr().out
     assert "config.yaml" not in said
-    assert "'wandb' isn't there" in said
+    assert "install toolrl-plugin-wandb" in said
     assert main(["config", "check", f"{name}.yaml"]) == 0
     config = load_config(f"{name}.yaml").config
     environment = config.environments["default"]

@@ -82,7 +82,7 @@ REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("saver.", "recover.", "evaluator."),
      "a run's folder is `run.dir`/`run.name`; go on with it by `toolrl train --resume`"),
     (("stats_logger.", "perf_tracer."),
-     "metrics.jsonl always, console and tensorboard are there; see `observers`"),
+     "metrics.jsonl always; for others see `observers`: tensorboard, and the plugins wandb, trackio, mlflow"),
     (("tir.daytona", "tir.sandbox", "tir.e2b", "tir.cube"),
      "code runs in the plugin `python`; for a sandbox elsewhere there is `sandbox-fusion`"),
 )  # fmt: skip

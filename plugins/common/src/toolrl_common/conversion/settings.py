@@ -26,6 +26,8 @@ SMALLEST = 1e-30
 DEFAULT_STEPS = 100
 """`trainer.steps` where they depend on data that can't be read here."""
 _LOGGERS = ("console", "tensorboard")
+_TRACKERS = ("wandb", "trackio", "mlflow")
+"""Observers of plugins that needn't be installed."""
 _OVERSAMPLING = re.compile("over_?sampl")
 """In a key of any system: more is sampled than a step needs, and the slowest is cut."""
 _NO_NAME = re.compile(r"[^\w.+]+", re.ASCII)
@@ -251,7 +253,9 @@ class Conversion:
         """`observers`, of a list of loggers."""
         loggers = listed(self.get(key))
         for logger in loggers:
-            if logger not in _LOGGERS:
+            if logger in _TRACKERS:
+                self.lose(key, f"install toolrl-plugin-{logger}, and add `{{use: {logger}}}` to `observers`")
+            elif logger not in _LOGGERS:
                 self.lose(key, f"{logger!r} isn't there; console and tensorboard are, and metrics.jsonl always")
         known = dict.fromkeys(logger for logger in loggers if logger in _LOGGERS)
         return list(known) if "console" in known else ["console", *known]
