@@ -225,7 +225,7 @@ def learning_config(folder: Path, **options: Any) -> dict[str, Any]:
     """As `run_config`, for a run that learns to sample ids below 128, at first about half of all."""
     config = run_config(folder, reward="low", **options)
     config["algorithm"]["group_size"] = 8
-    config["trainer"] = {"steps": 8, "prompts_per_step": 4, "learning_rate": 2e-3}
+    config["trainer"] = {"steps": 12, "prompts_per_step": 4, "learning_rate": 3e-3}
     return config
 
 
@@ -305,10 +305,10 @@ def train(folder: Path, config: dict[str, Any], *launcher: str) -> list[dict[str
 
 def check_learned(lines: list[dict[str, Any]]) -> None:
     """The run of a `learning_config` has sampled from what it trained, and learned."""
-    assert [line["step"] for line in lines] == list(range(1, 9))
-    for line in lines:
-        assert 0.0 < line["logprob_mismatch/max"] < 1e-4
-        assert line["grad_norm"] > 0.0
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    trained = [line for line in lines if "grad_norm" in line]  # Nothing is, where all ids are low.
+    assert len(trained) > 6
+    assert all(0.0 < line["logprob_mismatch/max"] < 1e-4 for line in trained)
     first, last = (sum(line["reward/mean"] for line in part) / 3 for part in (lines[:3], lines[-3:]))
     assert first < 0.65
     assert last > first + 0.15, f"{first:.2f}, then {last:.2f}"
