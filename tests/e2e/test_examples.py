@@ -47,7 +47,7 @@ def test_verls_sandbox_fusion_guide(run: Any, tmp_path: Path) -> None:
     except ToolrlError as error:
         pytest.skip(f"no program can be isolated here, so the server refuses to start: {error}")
     said = run("sandbox-fusion", tmp_path, *needs)
-    assert "'wandb' isn't there" in said  # What the conversion couldn't carry over.
+    assert "install toolrl-plugin-wandb" in said  # What the conversion couldn't carry over.
     assert "for their place, on average" in said
     work = tmp_path / "runs"
     assert "${HERE}/sandbox_fusion_tool_config.yml" in (work / "grpo.yaml").read_text()
