@@ -37,6 +37,7 @@ def work(folder: Path, dtype: Any, lora: bool, ranks: Ranks, out: Path) -> dict[
     module = weights.module()
     found["module"] = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     found["buffers"] = dict(module.named_buffers())
+    found["bytes"] = trainer.saved_bytes()
     gathered = trainer.gather_state(out)
     ranks.by_first(lambda: (out / "saved" / "trainer").mkdir(parents=True), "a folder")
     ranks.by_first(lambda: trainer.save(out / "saved", gathered), "a checkpoint")

@@ -478,15 +478,14 @@ def record(row: int, version: int, uses: int) -> Mapping[str, Any]:
     return {"row": row, "version": version, "uses": uses, "group": group.id, "episodes": written}
 
 
-async def test_episodes_with_images_are_not_kept() -> None:
-    image = MediaInput("image", (0, 1), "key", {})
-
-    class Images(Rows):
+@pytest.mark.parametrize("fields", [{"media": (MediaInput("image", (0, 1), "key", {}),)}, {"routes": bytes(70_000)}])
+async def test_episodes_with_images_or_routes_are_not_kept(fields: dict[str, Any]) -> None:
+    class Large(Rows):
         async def group(self, *arguments: Any, **settings: Any) -> Group:
             group = await super().group(*arguments, **settings)
-            return make_group(int(group.task.id[1:]), group.id, media=(image,))
+            return make_group(int(group.task.id[1:]), group.id, **fields)
 
-    supply = replaying(Images())
+    supply = replaying(Large())
     await new_and_again(supply, 1)
     position = supply.position(1)
     assert position.buffer == ()

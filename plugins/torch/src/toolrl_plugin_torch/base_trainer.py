@@ -28,6 +28,7 @@ from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
 from toolrl_plugin_torch.routes import Routers
+from toolrl_plugin_torch.sharding.dtensor import local
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 from toolrl_plugin_torch.weights import PolicyWeights
 
@@ -145,7 +146,7 @@ class BaseTrainer:
         tensors = [each for each in self.policy.live.parameters() if each.requires_grad or self.policy.adapter is None]
         for optimizer in self.optimizers().values():
             tensors += optimizer.tensors().values()
-        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
+        return sum({local(tensor).data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
     def load(self, folder: Path, step: int) -> None:
         """Resume from a checkpoint of this step. Raises CheckpointError."""
