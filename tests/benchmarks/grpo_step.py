@@ -105,19 +105,11 @@ class Times:
         return self.rollout + self.update
 
 
-DEVICE = torch.device("cpu")
 SIZE = {
     "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 64,
 }  # fmt: skip
 """Of the model."""
-
-
-def now() -> float:
-    """Seconds, once the device has done all that it was given."""
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize(DEVICE)
-    return time.perf_counter()
 
 
 # What both sides have in common: model, questions, what is sampled, the tool's answer, the rewards.
@@ -286,7 +278,7 @@ class OurSide:
         engine_batch.sample = _remembering(engine_batch.sample)
         engine_module.Batch = ScriptedBatch
         self._loop = asyncio.new_event_loop()
-        policy = load_policy(ModelConfig(path=str(folder), dtype="float32"), str(folder), DEVICE)
+        policy = load_policy(ModelConfig(path=str(folder), dtype="float32"), str(folder), torch.device("cpu"))
         self._trainer = PolicyTrainer(
             policy,
             TrainerConfig(steps=1000, learning_rate=LEARNING_RATE),
@@ -315,15 +307,15 @@ class OurSide:
 
     def step(self) -> Times:
         """One step, timed."""
-        begin, cpu = now(), time.process_time()
+        begin, cpu = time.perf_counter(), time.process_time()
         limits = Limits(max_turn_tokens=COMPLETION, max_episode_tokens=1000)
         rollout = self._runner.run(self._tasks, GROUP, limits, round_id=f"step-{self._trainer.step}")
         self.groups = self._loop.run_until_complete(rollout)
-        sampled = now()
+        sampled = time.perf_counter()
         self.metrics = self._trainer.update(self.groups)
         update = self._engine.update_weights(self._trainer.weights(), self._trainer.step)
         self._loop.run_until_complete(update)
-        return Times(sampled - begin, now() - sampled, time.process_time() - cpu)
+        return Times(sampled - begin, time.perf_counter() - sampled, time.process_time() - cpu)
 
     def episodes(self) -> list[tuple[list[int], list[int]]]:
         """Prompts and completions of the last step."""
@@ -370,18 +362,18 @@ class TrlSide:
         generate = trainer._generate
 
         def timed(prompts: list[Any]) -> Any:
-            start = now()
+            start = time.perf_counter()
             result = generate(prompts)
-            rollouts.append(now() - start)
+            rollouts.append(time.perf_counter() - start)
             self._episodes = [(list(prompt), list(ids)) for prompt, ids in zip(result[0], result[1], strict=True)]
             return result
 
         class Clock(transformers.TrainerCallback):
             def on_step_begin(self, *arguments: Any, **rest: Any) -> None:
-                seconds[0], cpu[0] = now(), time.process_time()
+                seconds[0], cpu[0] = time.perf_counter(), time.process_time()
 
             def on_step_end(self, *arguments: Any, **rest: Any) -> None:
-                seconds[1], cpu[1] = now(), time.process_time()
+                seconds[1], cpu[1] = time.perf_counter(), time.process_time()
 
         trainer._generate = timed
         trainer.remove_callback(transformers.PrinterCallback)
@@ -402,7 +394,7 @@ class TrlSide:
             output_dir=str(self._output), loss_type="grpo", beta=0.0, temperature=1.0, learning_rate=LEARNING_RATE,
             max_completion_length=COMPLETION, num_generations=GROUP, max_steps=1, shuffle_dataset=False,
             per_device_train_batch_size=self._batch, gradient_accumulation_steps=PROMPTS * GROUP // self._batch,
-            max_tool_calling_iterations=1, bf16=False, gradient_checkpointing=False, use_cpu=DEVICE.type == "cpu",
+            max_tool_calling_iterations=1, bf16=False, gradient_checkpointing=False, use_cpu=True,
             report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
             model_init_kwargs={"dtype": "float32"},
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from toolrl_common.tracking import COLUMNS, SampleRows, Tracker, TrackerOptions, flat
+from toolrl_common.tracking import COLUMNS, SampleRows, Tracker, TrackerOptions, flat, without_secrets
 
 PLAYED = runpy.run_path(str(Path(__file__).parent / "support" / "tracked_run.py"))
 build_episode = PLAYED["build_episode"]
@@ -42,7 +42,7 @@ class Broken(Tracker):
     tracker = "broken"
     opened: ClassVar[list[Any]] = []
 
-    def open(self, run: Any, kept: str | None) -> None:
+    def open(self, run: Any, config: dict[str, Any], kept: str | None) -> None:
         self.opened.append(kept)
         self.keep("run-1")
 
@@ -65,3 +65,23 @@ def test_failures_are_said_once_and_a_resume_gets_the_id(tmp_path: Path, caplog:
 
 def test_a_config_is_flattened_by_dotted_paths() -> None:
     assert flat({"a": {"b": [1, {"c": None}]}, "d": True}) == {"a.b.0": 1, "a.b.1.c": None, "d": True}
+
+
+def test_secrets_that_are_written_out_are_not_sent() -> None:
+    url, uri = "https://host/p?write_token={}&x=1", "postgresql://{}@host/runs"
+    plain = {"video_key": "clip", "token": "${TOKEN}", "max_tokens": 9, "base_url": "http://127.0.0.1:80/v1"}
+    secret = {
+        "api_key": "sk",
+        "headers": {"X": "v"},
+        "env": ["A=b"],
+        "url": url.format("t"),
+        "uri": uri.format("me:pw"),
+    }
+    hidden = {
+        "headers": {"X": "***"},
+        "api_key": "***",
+        "env": ["***"],
+        "url": url.format("***"),
+        "uri": uri.format("***"),
+    }
+    assert without_secrets([{"options": {**plain, **secret}}]) == [{"options": {**plain, **hidden}}]

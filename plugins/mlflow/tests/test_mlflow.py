@@ -37,6 +37,7 @@ def test_a_run_and_its_resume_are_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert run.data.tags["team"] == "a"
     assert run.data.tags["error"] == "ValueError: out of memory"
     assert run.data.params["environments.default.tools.0.use"] == "add"
+    assert run.data.params["engine.options.api_key"] == "***"
 
     def history(name: str) -> list[tuple[int, float]]:
         return [(it.step, it.value) for it in client.get_metric_history(run.info.run_id, name)]
@@ -52,6 +53,7 @@ def test_a_run_and_its_resume_are_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert (row["prompt"], row["answer"], row["reward"], row["calls"]) == ("What is 2 + 3?", "5", "1.1", "1")
     config = Path(client.download_artifacts(run.info.run_id, "config.yaml", str(tmp_path))).read_text()
     assert "seed: 4" in config, "the resumed run's"
+    assert "sk-written-out" not in config
 
 
 def test_a_server_that_is_not_there_stops_nothing(

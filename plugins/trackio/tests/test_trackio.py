@@ -56,7 +56,7 @@ def test_a_run_and_its_resume_are_one_run(tmp_path: Path) -> None:
     sample = rows[3][1]["samples/eval"]["_value"][0]
     assert (sample["prompt"], sample["answer"], sample["calls"]) == ("What is 2 + 3?", "5", 1)
     (config,) = (json.loads(it) for (it,) in query(tmp_path, "select config from configs"))
-    assert config["seed"] == 4
+    assert (config["seed"], config["engine"]["options"]["api_key"]) == (4, "***")
     assert query(tmp_path, "select title, text from alerts order by id") == [
         ("r interrupted", "KeyboardInterrupt: "),
         ("r failed", "ValueError: out of memory"),

@@ -22,6 +22,12 @@ PLAYED = runpy.run_path(str(Path(__file__).parents[2] / "common" / "tests" / "su
 BLOCK, HEADER = 32 * 1024, 7
 
 
+def play(directory: Path, options: WandbOptions) -> dict[str, int]:
+    failures: dict[str, int] = PLAYED["play_interrupted_and_resumed"](directory, lambda it: WandbObserver(options, it))
+    wandb.teardown()  # Its process writes the last records after `finish` has returned.
+    return failures
+
+
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No account and no settings of this machine's user."""
@@ -59,8 +65,7 @@ def run_files(directory: Path) -> list[Path]:
 
 def test_a_run_and_its_resume_are_one_run(tmp_path: Path) -> None:
     options = WandbOptions(project="agents", mode="offline", tags=["t"])
-    failures = PLAYED["play_interrupted_and_resumed"](tmp_path / "r", lambda context: WandbObserver(options, context))
-    assert failures == {}
+    assert play(tmp_path / "r", options) == {}
     files = run_files(tmp_path / "r")
     read = [[(it.WhichOneof("record_type"), it) for it in records(path)] for path in files]
     runs = [it.run for part in read for kind, it in part if kind == "run"]
@@ -84,12 +89,13 @@ def test_a_run_and_its_resume_are_one_run(tmp_path: Path) -> None:
         for key, value in items((it.run.config if kind == "run" else it.config).update).items()
     }
     assert config["seed"] == 4
+    assert config["engine"] == {"options": {"api_key": "***"}}
     assert config["environments"] == {"default": {"tools": [{"use": "add"}]}}
 
 
 def test_each_table_is_a_file_of_its_own(tmp_path: Path) -> None:
     options = WandbOptions(mode="offline", sample_every=2)
-    PLAYED["play_interrupted_and_resumed"](tmp_path / "r", lambda context: WandbObserver(options, context))
+    play(tmp_path / "r", options)
     tables = [json.loads(path.read_text()) for path in (tmp_path / "r").rglob("*.table.json")]
     found = sorted((len(it["data"]), it["data"][0][0], it["data"][0][4]) for it in tables)
     assert [(rows, step) for rows, step, _ in found] == [(1, 2), (2, 1), (2, 2), (2, 2)]
@@ -106,8 +112,7 @@ def test_a_server_that_is_not_there_leaves_an_offline_run(
     monkeypatch.setattr(observer, "INIT_SECONDS", 1.0)
     options = WandbOptions(samples=0)
     options.check_files()
-    failures = PLAYED["play_interrupted_and_resumed"](tmp_path / "r", lambda context: WandbObserver(options, context))
-    assert failures == {}
+    assert play(tmp_path / "r", options) == {}
     assert len([it for it in caplog.messages if "kept offline" in it]) == 2, "once a process"
     assert len(list((tmp_path / "r").glob("wandb/offline-run-*"))) == 2
 

@@ -4,7 +4,7 @@ that training outlives.
     class MyTracker(Tracker):
         tracker = "mine"
 
-        def open(self, run: RunInfo, kept: str | None) -> None: ...
+        def open(self, run: RunInfo, config: dict[str, Any], kept: str | None) -> None: ...
         def send(self, report: StepReport, metrics: dict[str, float], rows: list[list[Any]]) -> None: ...
         def close(self, status: str, error: BaseException | None) -> None: ...
 """
@@ -15,6 +15,7 @@ import contextlib
 import heapq
 import json
 import logging
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,12 @@ KEPT = "trackers.json"
 """The file of the run folder with the id of the tracked run, by tracker."""
 
 _log = logging.getLogger(__name__)
+_CREDENTIAL = re.compile(
+    r"(^|_)((api|access|secret|private)_?key|token|secret|passw(or)?d|auth|authorization|headers|env|env_vars)$", re.I
+)
+"""An option whose value is a secret."""
+_IN_URL = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=[?&])(\w*(?:token|key|secret|passw(?:or)?d)=)[^&#\s]+", re.I)
+"""A user with a password, or a parameter that is a secret."""
 
 
 class TrackerOptions(BaseModel):
@@ -66,8 +73,9 @@ class Tracker:
         self._is_open = False
         self._failures = 0
 
-    def open(self, run: RunInfo, kept: str | None) -> None:
-        """Start the tracked run, or continue that of the id `kept`. Calls `keep` with its id."""
+    def open(self, run: RunInfo, config: dict[str, Any], kept: str | None) -> None:
+        """Start the tracked run, or continue that of the id `kept`. Calls `keep` with its id. `config` is the resolved
+        one without secrets."""
         raise NotImplementedError
 
     def send(self, report: StepReport, metrics: dict[str, float], rows: list[list[Any]]) -> None:
@@ -81,7 +89,8 @@ class Tracker:
     def toolrl_run_start(self, run: RunInfo) -> None:
         """Start the tracked run. A run that continues from a checkpoint continues the tracked run, too."""
         self._directory = run.directory
-        self._is_open = self.attempt(self.open, run, _kept(run.directory, self.tracker) if run.start_step else None)
+        kept = _kept(run.directory, self.tracker) if run.start_step else None
+        self._is_open = self.attempt(self.open, run, without_secrets(run.config), kept)
 
     def toolrl_episode_end(self, episode: Episode) -> None:
         """Keep the episode where it is one of the samples."""
@@ -177,6 +186,18 @@ def _text(messages: Sequence[Message]) -> str:
     if len(messages) == 1:
         return messages[0].content
     return "\n".join(f"{message.role}: {message.content}" for message in messages)
+
+
+def without_secrets(node: Any, secret: bool = False) -> Any:
+    """A copy of a config in which `***` stands for keys, tokens, passwords, headers and environments that are written
+    out. References such as `${NAME}` stay."""
+    if isinstance(node, Mapping):
+        return {key: without_secrets(it, secret or bool(_CREDENTIAL.search(str(key)))) for key, it in node.items()}
+    if isinstance(node, list | tuple):
+        return [without_secrets(it, secret) for it in node]
+    if not isinstance(node, str) or "${" in node:
+        return node
+    return "***" if secret else _IN_URL.sub(lambda match: (match[1] or "") + "***", node)
 
 
 def flat(config: Mapping[str, Any] | Sequence[Any], prefix: str = "") -> dict[str, Any]:

@@ -14,7 +14,12 @@ from toolrl_testing import make_build_context
 
 _SAMPLES = runpy.run_path(str(Path(__file__).parents[4] / "core" / "tests" / "runs" / "conftest.py"))
 build_episode: Callable[..., Any] = _SAMPLES["build_episode"]
-CONFIG = {"model": {"path": "tiny"}, "environments": {"default": {"tools": [{"use": "add"}]}}, "seed": 3}
+CONFIG = {
+    "model": {"path": "tiny"},
+    "environments": {"default": {"tools": [{"use": "add"}]}},
+    "engine": {"options": {"api_key": "sk-written-out"}},
+    "seed": 3,
+}
 
 
 class Player:

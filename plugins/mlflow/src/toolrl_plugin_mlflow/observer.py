@@ -46,10 +46,10 @@ class MlflowObserver(Tracker):
         self._client: Any = None
         self._run_id: str | None = None
 
-    def open(self, run: RunInfo, kept: str | None) -> None:
+    def open(self, run: RunInfo, config: dict[str, Any], kept: str | None) -> None:
         """Start or resume the run."""
         self._thread.start()
-        self._work.put((self._open, (run, kept)))
+        self._work.put((self._open, (run, config, kept)))
 
     def send(self, report: StepReport, metrics: dict[str, float], rows: list[list[Any]]) -> None:
         """Send the metrics, then the samples."""
@@ -72,7 +72,7 @@ class MlflowObserver(Tracker):
             if work == self._open or self._run_id is not None:
                 self.attempt(work, *args)
 
-    def _open(self, run: RunInfo, kept: str | None) -> None:
+    def _open(self, run: RunInfo, config: dict[str, Any], kept: str | None) -> None:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", RETRIES)
         from mlflow import MlflowClient
 
@@ -83,11 +83,11 @@ class MlflowObserver(Tracker):
             name = self.options.name or run.name
             self._run_id = str(self._client.create_run(place, tags=self.options.tags, run_name=name).info.run_id)
             self.keep(self._run_id)
-            self.attempt(self._log_params, flat(run.config))
+            self.attempt(self._log_params, flat(config))
         else:  # Params can't be changed; config.yaml can.
             self._client.update_run(kept, status="RUNNING")
             self._run_id = kept
-        text = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         self.attempt(self._log_text, text, "config.yaml")
 
     def _log_params(self, config: dict[str, Any]) -> None:

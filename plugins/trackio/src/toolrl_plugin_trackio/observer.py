@@ -22,7 +22,7 @@ class TrackioObserver(Tracker):
     """Holds Trackio's current run, which its exit handler would finish again."""
     _run: Any
 
-    def open(self, run: RunInfo, kept: str | None) -> None:
+    def open(self, run: RunInfo, config: dict[str, Any], kept: str | None) -> None:
         """Start the run. Trackio resumes by name, which another run may have, too: the id is set here."""
         import trackio
 
@@ -36,7 +36,7 @@ class TrackioObserver(Tracker):
                 group=options.group,
                 space_id=options.space_id,
                 server_url=options.server_url,
-                config=dict(run.config),
+                config=config,
                 embed=False,
             )
         if kept is not None:

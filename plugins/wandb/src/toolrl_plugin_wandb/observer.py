@@ -27,7 +27,7 @@ class WandbObserver(Tracker):
     options: WandbOptions
     _run: Any
 
-    def open(self, run: RunInfo, kept: str | None) -> None:
+    def open(self, run: RunInfo, config: dict[str, Any], kept: str | None) -> None:
         """Start or resume the run; where the server can't be reached, offline."""
         import wandb
 
@@ -43,7 +43,7 @@ class WandbObserver(Tracker):
             wandb.teardown()  # Its process holds the id of the run that wasn't started.
             self._run = self._init(run, run_id, "offline")
         self.keep(run_id)
-        self._run.config.update(dict(run.config), allow_val_change=True)
+        self._run.config.update(config, allow_val_change=True)
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 
