@@ -74,6 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="on a CPU, with tiny shapes")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    names = [measurement.name for measurement in CALLS[args.call]]
+    if args.only not in (None, *names):
+        parser.error(f"--only: call {args.call} has {', '.join(names)}, not {args.only!r}")
     args.out.mkdir(parents=True, exist_ok=True)
     figures = Figures(args.call, args.out / "figures.jsonl")
     if args.child:

@@ -75,7 +75,7 @@ def test_a_run_does_not_wait_longer_than_it_is_told(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("uri", "says"), [("ftp://host", "knows no address"), ("./mlruns", "no longer writes"), ("file:///x", "no longer")]
+    ("uri", "says"), [("ftp://host", "knows no address"), ("./mlruns", "refuses folders"), ("file:///x", "refuses")]
 )
 def test_a_wrong_address_is_found_before_the_run(uri: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)

@@ -37,6 +37,6 @@ class MlflowOptions(TrackerOptions):
             )
         if scheme in ("file", "") and self.uri != "databricks" and not os.environ.get("MLFLOW_ALLOW_FILE_STORE"):
             raise ConfigError(
-                f"mlflow no longer writes to folders such as {self.uri!r}",
+                f"mlflow refuses folders such as {self.uri!r}",
                 hint="Take sqlite:///FILE, or set MLFLOW_ALLOW_FILE_STORE=true.",
             )
