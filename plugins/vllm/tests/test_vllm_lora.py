@@ -99,16 +99,12 @@ async def test_a_request_under_way_goes_on_with_the_new_adapter(tokenizer: Any, 
 async def test_an_adapter_that_is_not_taken_is_caught(tokenizer: Any, tmp_path: Path) -> None:
     module, other = (add_adapter("qwen3", tied=True) for _ in range(2))
 
-    class Stale(MergedWeights):
-        def module(self, *, data: bool = True) -> Any:
-            return module
-
     async with sampling(module, tokenizer, tmp_path, lora="adapter") as running:
-        loads, train_it = running._loads.load, Stale(other, tokenizer, tmp_path / "1", 1)
+        loads = running._loads.load
         running._loads.load = lambda engine, weights: loads(engine, MergedWeights(other, tokenizer, tmp_path, 1))
         train(module, 3)
         with pytest.raises(EngineError, match="after the update to version 1 vLLM doesn't have"):
-            await running.update_weights(train_it, 1)
+            await running.update_weights(MergedWeights(module, tokenizer, tmp_path / "1", 1), 1)
 
 
 def test_without_an_adapter_there_is_none_to_hand_over(tokenizer: Any, tmp_path: Path) -> None:

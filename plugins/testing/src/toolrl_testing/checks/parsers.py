@@ -138,7 +138,7 @@ def _check_items(turn: ParsedTurn, text: str, where: str, *, stopped: bool) -> N
 
 def _check_content(turn: ParsedTurn, text: str, where: str, *, reads_tokens: bool) -> None:
     """Where a parser gives the pieces of its content: content and items share no character, and what is neither is
-    thinking and its tags. A parser that reads tokens may leave out marks of its own, too."""
+    thinking, its tags and white space around it. A parser that reads tokens may leave out marks of its own, too."""
     if not turn.content_spans:
         return
     require(turn.content == "".join(text[slice(*span)] for span in turn.content_spans), f"content differs {where}")
@@ -152,7 +152,7 @@ def _check_content(turn: ParsedTurn, text: str, where: str, *, reads_tokens: boo
 
 
 def _without_tags(text: str) -> str:
-    return text.replace("<think>", "").replace("</think>", "")
+    return text.replace("<think>", "").replace("</think>", "").strip()
 
 
 def _check_stops(parser: ToolParser, text: str, where: str) -> None:
