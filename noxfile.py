@@ -62,8 +62,13 @@ def _siblings(folder: Path, *, extras: bool) -> list[Path]:
 
 
 LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
-KIT = [folder for folder in PLUGINS if "pytest11" in _project(folder).get("entry-points", {})]
-"""What contract tests are written with, where that is a distribution of its own."""
+KIT = [
+    it
+    for folder in PLUGINS
+    if "pytest11" in _project(folder).get("entry-points", {})
+    for it in (folder, *_siblings(folder, extras=False))
+]
+"""What contract tests are written with, and what that needs."""
 CHAT = ROOT / "plugins" / "chat"
 """The default chat format, which tests of many plugins use."""
 OWN_SESSION = {"openenv"}

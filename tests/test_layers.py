@@ -30,6 +30,7 @@ LAYERS = [
     {"protocols"},
     {"training_protocols"},
     {"types", "errors"},
+    {"message_types"},
     {"token_types", "tracebacks", "terminal_text"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""

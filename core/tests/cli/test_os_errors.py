@@ -50,8 +50,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
         ["sft", "{path}"],
         ["export", "{path}", "model"],
         ["export", "{run}", "{path}"],
-        ["parse", "--parser", "hermes", "--cases", "{path}"],
-        ["parse", "--parser", "hermes", "--tools", "{path}", "x"],
         ["status", "{path}"],
         ["new-plugin", "x", "--kind", "tool", "--dir", "{path}"],
     ],

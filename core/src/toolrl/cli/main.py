@@ -33,7 +33,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rollout": ("toolrl.cli.rollout", "sample episodes without training"),
     "sft": ("toolrl.cli.sft", "fine-tune on demonstrations, or on the good episodes of a run"),
     "export": ("toolrl.cli.export", "write a run's model as a folder for other programs"),
-    "parse": ("toolrl.cli.parse", "show what a parser makes of a text"),
     "status": ("toolrl.cli.status", "show what a run and its workers do now"),
     "new-plugin": ("toolrl.cli.new_plugin", "write a new plugin's package, tests included"),
 }

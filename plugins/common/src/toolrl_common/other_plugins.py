@@ -18,13 +18,15 @@ def build_of_plugin(
     options: dict[str, Any],
     context: BuildContext,
     where: str,
-    missing: Callable[[str], ToolrlError],
+    missing: Callable[[str], ToolrlError] | None = None,
 ) -> Any:
-    """A component of another plugin, by its qualified name. `missing` turns the registry's message into the error for a
-    component that isn't installed."""
+    """A component of another plugin, by its name. `missing` turns the registry's message into the error for a component
+    that isn't installed; without it that of the registry is raised."""
     registry = load_registry()
     try:
         registry.get(kind, name)
     except UnknownComponentError as error:
+        if missing is None:
+            raise
         raise missing(error.message) from None
     return build_component(registry, kind, ComponentUse(use=name, options=options), context, where)

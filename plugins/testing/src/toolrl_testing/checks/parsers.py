@@ -10,10 +10,10 @@ from typing import Any, Literal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolrl.parsing.cases import differences, read_cases, run_case
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import ReadsTokens, ToolParser
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, ToolResult, ToolSpec
+from toolrl_common.parsing.cases import differences, read_cases, run_case
 from toolrl_testing.checks import fail, require
 
 SPECS = (

@@ -8,8 +8,8 @@ import pytest
 
 from toolrl.errors import DataError
 from toolrl.parsing import EndFlags
-from toolrl.parsing.cases import differences, read_cases, run_case
 from toolrl.types import CallError, ParsedTurn, ToolCall
+from toolrl_common.parsing.cases import differences, read_cases, run_case
 
 
 class Scripted:

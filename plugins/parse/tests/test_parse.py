@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-import toolrl.plugins.registry
+import toolrl_common.other_plugins
 from toolrl import Component, hookimpl
 from toolrl.cli.main import main
 from toolrl.plugins.registry import Registry
@@ -55,7 +55,7 @@ def toy(monkeypatch):
 
     module.toolrl_parsers = toolrl_parsers
     registry = Registry.from_modules({"demo": module})
-    monkeypatch.setattr(toolrl.plugins.registry, "load_registry", lambda: registry)
+    monkeypatch.setattr(toolrl_common.other_plugins, "load_registry", lambda: registry)
 
 
 @pytest.fixture

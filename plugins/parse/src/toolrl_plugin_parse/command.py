@@ -17,26 +17,46 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import yaml
 
 from toolrl.cli.output import error_facts, print_error
 from toolrl.errors import ConfigError, DataError, ToolrlError
+from toolrl.parsing.flags import EndFlags
+from toolrl.protocols import BuildContext, ToolParser
 from toolrl.terminal_text import visible
-
-if TYPE_CHECKING:
-    from toolrl.parsing.cases import Case, CaseOutcome
-    from toolrl.parsing.flags import EndFlags
-    from toolrl.protocols import ToolParser
-
-HELP = "show what a parser makes of a text"
-EXAMPLE = """toolrl parse --parser hermes '<tool_call>{"name": "now", "arguments": {}}</tool_call>'"""
+from toolrl.types import ToolCall, ToolSpec
+from toolrl_common.other_plugins import build_of_plugin
+from toolrl_common.parsing.cases import Case, CaseOutcome, differences, read_cases, run_case
 
 _CASES = "parse the cases of a JSON Lines file: those that name this parser or none"
 _ANSWER = "answer"
 """Cases of the end flag `answer` name this as their parser and run under `hermes`."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+class ParseCommand:
+    """`toolrl parse TEXT`."""
+
+    def __init__(self, options: None, context: BuildContext) -> None:
+        """It has no options."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add arguments."""
+        _configure(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print what the parser reads."""
+        try:
+            return _run(args)
+        except ToolrlError as error:
+            if not (args.cases and args.json):
+                raise
+            print_error(error)  # a line of standard output is a case's
+            return 1
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("text", nargs="?", metavar="TEXT", help="the text of a turn; - reads it from standard input")
     source.add_argument("--cases", metavar="FILE", help=_CASES)
@@ -50,19 +70,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each text")
 
 
-def run(args: argparse.Namespace) -> int:
-    try:
-        return _run(args)
-    except ToolrlError as error:
-        if not (args.cases and args.json):
-            raise
-        print_error(error)  # a line of standard output is a case's
-        return 1
-
-
 def _run(args: argparse.Namespace) -> int:
-    from toolrl.parsing.flags import EndFlags
-
     only_flag = args.cases and args.parser == _ANSWER
     parser = _build("hermes" if only_flag else args.parser, args.option)
     flags = EndFlags(args.end_flag or [_ANSWER], where="--end-flag")
@@ -72,9 +80,6 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_text(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> int:
-    from toolrl.parsing.cases import Case, run_case
-    from toolrl.types import ToolSpec
-
     text = sys.stdin.read() if args.text == "-" else args.text
     tools = tuple(ToolSpec.from_function(tool) for tool in _read_tools(args.tools)) if args.tools else ()
     case = Case("", text, None, tools, args.stopped_by, args.prefilled_thinking)
@@ -86,8 +91,6 @@ def _run_text(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> 
 def _run_cases(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> int:
     """Run each case of this parser and each that names none. Exit status 1 where `--check` finds a fault, or a line is
     no case."""
-    from toolrl.parsing.cases import differences, read_cases, run_case
-
     name = args.parser.rpartition("/")[2]
     mine = {None, name, args.parser} | ({_ANSWER} if name == "hermes" else set())
     counts = {"run": 0, "skipped": 0, "wrong": 0, "debatable": 0, "bad": 0}
@@ -137,8 +140,6 @@ def _report(case: Case, found: list[str]) -> None:
 
 def describe(outcome: CaseOutcome) -> str:
     """The parsed turn as text for people."""
-    from toolrl.types import ToolCall
-
     parsed = outcome.parsed
     lines = []
     for item in parsed.items:
@@ -160,19 +161,11 @@ def describe(outcome: CaseOutcome) -> str:
 
 def _build(name: str, options: list[str]) -> ToolParser:
     """The parser with its options. Raises PluginError or ConfigError."""
-    from toolrl.building import build_component
-    from toolrl.config.frame import ComponentUse
-    from toolrl.plugins.registry import load_registry
-    from toolrl.protocols import BuildContext
-
-    use = ComponentUse(use=name, options=_options(options))
-    parser: ToolParser = build_component(load_registry(), "parsers", use, BuildContext(name=name), "")
+    parser: ToolParser = build_of_plugin("parsers", name, _options(options), BuildContext(name=name), "")
     return parser
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:
-    import yaml
-
     options = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -1,0 +1,1 @@
+"""The plugin `parse`: what a parser makes of a text."""
