@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ pytest.importorskip("toolrl_plugin_torch")
 
 import torch
 import torch.distributed as dist
-from broadcast_help import NEVER, Model, Weights, Worker, same, train
+from broadcast_help import NEVER, Model, StandsStill, Weights, Worker, same, train
 
 from toolrl.errors import EngineError
 from toolrl_plugin_ray import replica
@@ -276,16 +275,9 @@ async def test_no_wait_is_longer_than_the_limit() -> None:
 async def test_a_broken_transfer_leaves_the_weights_and_an_engine_is_held_while_they_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Engine:
+    class Engine(StandsStill):
         def __init__(self) -> None:
-            self.held = 0
             self.updates: list[int] = []
-
-        @asynccontextmanager
-        async def hold(self) -> Any:
-            self.held += 1
-            yield
-            self.held -= 1
 
         async def update_weights(self, weights: Any, version: int) -> None:
             assert self.held

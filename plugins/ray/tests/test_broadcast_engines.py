@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 pytest.importorskip("toolrl_plugin_torch")
 
 import torch
-from broadcast_help import NEVER, Model, Weights, Worker, train
+from broadcast_help import NEVER, Model, StandsStill, Weights, Worker, train
 
 from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import ConfigError, EngineError
@@ -30,18 +29,11 @@ from toolrl_plugin_torch.probe import check_digests, digests
 from toolrl_plugin_torch.sharding.transfer import receive
 
 
-class Holder:
+class Holder(StandsStill):
     """An engine whose two processes receive the weights, in the place of vLLM's."""
 
     def __init__(self) -> None:
         self.tensors: list[dict[str, Any]] = []
-        self.held = 0
-
-    @asynccontextmanager
-    async def hold(self) -> Any:
-        self.held += 1
-        yield
-        self.held -= 1
 
     async def update_weights(self, weights: Any, version: int) -> None:
         assert self.held, "weights that are half written are sampled from by no one"

@@ -367,6 +367,6 @@ class EpisodeRun:
 
 def _wrong_count(generation: Generation, most: int) -> ExactnessError:
     return ExactnessError(
-        f"the engine gave {len(generation.ids)} tokens with finish {generation.finish!r}, of {most} at most",
+        f"asked for at most {most}, the engine gave {len(generation.ids)} tokens with finish {generation.finish!r}",
         hint="What stops a generation is its last token; toolrl_testing.checks.engines says what else holds.",
     )

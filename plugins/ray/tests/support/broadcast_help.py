@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,18 @@ from toolrl_plugin_torch.probe import digests
 from toolrl_plugin_torch.sharding.transfer import receive
 
 NEVER = 3600.0
+
+
+class StandsStill:
+    """The part of an engine that counts in `held` by how many it is held."""
+
+    held = 0
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        self.held += 1
+        yield
+        self.held -= 1
 
 
 class Model(nn.Module):
