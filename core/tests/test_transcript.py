@@ -29,7 +29,7 @@ def an_episode() -> Episode:
         Message("assistant", "It is 4."),
     )
     episode = make_episode("call", "It is 4.", calls={0: [CallRecord(CALL, ToolResult("four: 4"))]})
-    return replace(episode, messages=prompt + own)
+    return replace(episode, trajectories=(replace(episode.main, messages=prompt + own),))
 
 
 def test_all_of_it() -> None:

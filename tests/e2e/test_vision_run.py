@@ -361,9 +361,9 @@ def test_an_adapter_is_trained_on_images_too(folder: Path, tmp_path: Path) -> No
 
 def batch_inputs(episode: Any) -> dict[str, Any]:
     """What the trainer gives a model for one episode."""
-    from toolrl_plugin_torch.batch import episode_sample, pack
+    from toolrl_plugin_torch.batch import episode_samples, pack
 
-    (batch,) = pack([episode_sample(episode, 0.0)], 100_000, pad_id=0, share=False)
+    (batch,) = pack(episode_samples(episode, 0.0), 100_000, pad_id=0, share=False)
     return {"input_ids": batch.input_ids_BT, "attention_mask": batch.attention_mask_BT, **batch.media}
 
 

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from toolrl.training_protocols import AdvantageEstimator as AdvantageEstimator
+from toolrl.training_protocols import Cluster as Cluster
 from toolrl.training_protocols import LossTerms as LossTerms
 from toolrl.training_protocols import PolicyLoss as PolicyLoss
 from toolrl.training_protocols import RunInfo as RunInfo
@@ -41,11 +42,6 @@ from toolrl.types import (
     ToolSpec,
     Turn,
 )
-
-if TYPE_CHECKING:
-    from toolrl.config.load import LoadedConfig
-    from toolrl.rollout.source import FailurePolicy, RolloutWorkers
-    from toolrl.tools.endpoints import ClusterLimits
 
 
 @dataclass(frozen=True)
@@ -83,6 +79,24 @@ class BuildContext:
     the run share. Raises ConfigError where the name is in use with another number. None for a tool that is alone."""
 
 
+class Model(Protocol):
+    """The model that plays the episode."""
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        role: str = "agent",
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn:
+        """One more turn of the episode, after these messages: sampled and parsed, its calls unanswered. It is trained
+        on the episode's reward, under its role. `max_tokens` and `stop` are limits besides the run's. Raises ToolError
+        where the messages leave no room. A cancelled question leaves nothing."""
+        ...
+
+
 @dataclass
 class EpisodeContext:
     """What the tools of one episode share. Made when the episode starts, gone when it ends."""
@@ -98,6 +112,8 @@ class EpisodeContext:
     notes: dict[str, Any] = field(default_factory=dict)
     """What tools hand on to rewards, observers and the record: it becomes `Episode.notes`. Numbers, texts, lists, and
     mappings with texts as keys; anything else fails the episode."""
+    model: Model | None = None
+    """To be asked by sub-agents, simulated users and their like; None where no model plays."""
 
 
 class ToolParser(Protocol):
@@ -346,37 +362,6 @@ class Observer(Protocol):
     They are found by name and need no `@hookimpl`; each takes as many of its event's arguments as it wants. A method
     whose name begins with `toolrl_` and is no event, and an `async def`, are refused when the run starts.
     """
-
-
-class Cluster(Protocol):
-    """Places the workers of a run, and holds limits for all of its processes. Its settings are the config's section
-    `cluster`. Built in the command's process, where `rollout_workers`, `trainer_workers` or a tool's `limit_scope:
-    cluster` asks for it, and in the rollout workers'."""
-
-    def rollout_workers(
-        self,
-        loaded: LoadedConfig,
-        source: str,
-        dtype: str,
-        run_dir: Path,
-        weights: WeightSource,
-        failures: FailurePolicy,
-    ) -> AbstractAsyncContextManager[RolloutWorkers]:
-        """Entering it starts `cluster.rollout_workers` processes, which load the model of `source` (a folder or a name
-        on the hub) in torch's `dtype` and sample from `weights`; leaving it stops them. A worker that dies is replaced,
-        and its unfinished groups are sampled again. Raises ConfigError where the cluster can't be reached or has no
-        room; RunStoppedError where workers die too often."""
-        ...
-
-    async def train(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool, json: bool) -> int:
-        """Train on `cluster.trainer_workers` processes to the run's end: the exit status. When one dies all start again
-        from the last checkpoint. Cancelling this saves what is done. Raises as `rollout_workers` does."""
-        ...
-
-    def limits(self, restarted: Callable[[str], None]) -> ClusterLimits:
-        """This process's access to the limits that all processes share. `restarted` is called with a new name when the
-        process that holds them was replaced."""
-        ...
 
 
 class Command(Protocol):

@@ -142,6 +142,7 @@ class RunBuilder:
             end_flags=EndFlags(config.end_flags, stop=config.stop_at_answer, where=f"{where}.end_flags"),
             max_turns=config.max_turns,
             call_cost=config.call_cost,
+            untrained_roles=config.untrained_roles,
         )
 
     def engine(self, weights: WeightSource | None, *, overlap: bool) -> RolloutEngine:

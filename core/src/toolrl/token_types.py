@@ -7,7 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Span = tuple[int, int]
-"""Half-open [start, end): of characters in a turn's text, or of tokens in an episode's ids, as the field says."""
+"""Half-open [start, end): of characters in a turn's text, or of tokens in a trajectory's ids, as the field says."""
+
+
+def common_beginning(first: Sequence[int], second: Sequence[int], limit: int | None = None) -> int:
+    """How many tokens two lists, or two tuples, have in common at the start, at most `limit`."""
+    low, high = 0, min(len(first), len(second)) if limit is None else limit
+    if first[:high] == second[:high]:
+        return high
+    while high - low > 1:  # first[:low] is common, first[:high] isn't
+        middle = (low + high) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,7 +30,7 @@ class MediaInput:
 
     kind: Literal["image"]
     span: Span
-    """Its placeholder tokens: of `Rendered.ids` as a chat format gives it, of `Episode.ids` in an episode."""
+    """Its placeholder tokens: of `Rendered.ids` as a chat format gives it, of `Trajectory.ids` in an episode."""
     key: str
     """A digest of its contents: equal images have equal keys."""
     tensors: Mapping[str, Any]

@@ -7,7 +7,8 @@ and decides when and where a checkpoint is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -15,7 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from toolrl.types import Group
 
 if TYPE_CHECKING:
+    from toolrl.config.load import LoadedConfig
     from toolrl.loop.ranks import Ranks
+    from toolrl.rollout.source import FailurePolicy, RolloutWorkers
+    from toolrl.tools.endpoints import ClusterLimits
 
 
 @runtime_checkable
@@ -267,3 +271,34 @@ class StepReport:
     kind: Literal["train", "eval", "sft", "rollout"]
     metrics: Mapping[str, float]
     """Flat names such as `reward/mean`; written to metrics.jsonl as they are."""
+
+
+class Cluster(Protocol):
+    """Places the workers of a run, and holds limits for all of its processes. Its settings are the config's section
+    `cluster`. Built in the command's process, where `rollout_workers`, `trainer_workers` or a tool's `limit_scope:
+    cluster` asks for it, and in the rollout workers'."""
+
+    def rollout_workers(
+        self,
+        loaded: LoadedConfig,
+        source: str,
+        dtype: str,
+        run_dir: Path,
+        weights: WeightSource,
+        failures: FailurePolicy,
+    ) -> AbstractAsyncContextManager[RolloutWorkers]:
+        """Entering it starts `cluster.rollout_workers` processes, which load the model of `source` (a folder or a name
+        on the hub) in torch's `dtype` and sample from `weights`; leaving it stops them. A worker that dies is replaced,
+        and its unfinished groups are sampled again. Raises ConfigError where the cluster can't be reached or has no
+        room; RunStoppedError where workers die too often."""
+        ...
+
+    async def train(self, loaded: LoadedConfig, *, resume: bool, overwrite: bool, json: bool) -> int:
+        """Train on `cluster.trainer_workers` processes to the run's end: the exit status. When one dies all start again
+        from the last checkpoint. Cancelling this saves what is done. Raises as `rollout_workers` does."""
+        ...
+
+    def limits(self, restarted: Callable[[str], None]) -> ClusterLimits:
+        """This process's access to the limits that all processes share. `restarted` is called with a new name when the
+        process that holds them was replaced."""
+        ...

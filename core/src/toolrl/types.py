@@ -11,76 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from toolrl.message_types import IMAGE_MARK as IMAGE_MARK
+from toolrl.message_types import CallError as CallError
+from toolrl.message_types import Media as Media
+from toolrl.message_types import Message as Message
+from toolrl.message_types import Role as Role
+from toolrl.message_types import ToolCall as ToolCall
 from toolrl.token_types import Decoded as Decoded
 from toolrl.token_types import Generation as Generation
 from toolrl.token_types import MediaInput as MediaInput
 from toolrl.token_types import Rendered as Rendered
 from toolrl.token_types import Sampling as Sampling
 from toolrl.token_types import Span as Span
-
-Role = Literal["system", "user", "assistant", "tool"]
-IMAGE_MARK = "<image>"
-"""Where an image stands in a message's content."""
-
-
-@dataclass(frozen=True, slots=True)
-class Media:
-    """An image or a video inside a message or a tool's result."""
-
-    kind: Literal["image", "video"]
-    data: Any
-    """A PIL image, a list of frames, or a path; the chat format's processor decides what it takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One call that a parser read from a turn."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    id: str = ""
-    """Unique in its episode; given by the episode, empty as it leaves the parser."""
-    span: Span = (0, 0)
-    """Characters of the turn's text that this call was read from, tags included."""
-    tokens: Span | None = None
-    """The same as tokens of the episode's ids, where these are known."""
-    raw: str = ""
-    """The text of `span`."""
-    recovered: bool = False
-    """True where `repair` had to mend the text, so that a reward can see it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallError:
-    """A call that a parser saw but couldn't read. It is answered to the model like a call."""
-
-    kind: str
-    """`unclosed, empty, invalid_json, extra_data, not_object, missing_name, bad_name, missing_arguments, bad_arguments,
-    malformed, stray_close, too_deep, too_many_calls`."""
-    message: str
-    """What was wrong and what the right form is, for the model."""
-    name: str | None = None
-    """The tool's name where it could be read."""
-    id: str = ""
-    span: Span = (0, 0)
-    tokens: Span | None = None
-    raw: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One chat message, in the field's usual shape."""
-
-    role: Role
-    content: str = ""
-    media: tuple[Media, ...] = ()
-    """Images and videos; placed where the content holds `<image>` or `<video>`, else before the text."""
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-    """For role `tool`: the tool that answered."""
-    reasoning: str | None = None
-    """For role `assistant`: the text of its thinking block."""
+from toolrl.token_types import common_beginning as common_beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +140,8 @@ class Score:
     """Credit by turn index, in addition to `value`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Logged under `reward/<name>/<key>`; `correct` (0 or 1) is what accuracy is computed from."""
+    per_role: Mapping[str, float] = field(default_factory=dict)
+    """Credit by role, in addition to `value`: what only the trajectories of this role are trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +149,14 @@ class RewardEntry:
     """One part of an episode's reward."""
 
     turn: int | None
-    """Turn index, or None for the whole trajectory."""
+    """Turn index, or None for the whole episode."""
     source: str
     """`step:<tool>`, `tool:<tool>`, or `reward:<name>`."""
     value: float
     """As given, before its weight."""
     weight: float = 1.0
+    role: str | None = None
+    """The role whose trajectories it is credited to; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +166,7 @@ class Segment:
     origin: Literal["model", "tool"]
     text: str
     tokens: Span
-    """Tokens of the episode's ids."""
+    """Tokens of the trajectory's ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +174,7 @@ class Turn:
     """One assistant turn: what was sampled, what was read from it, what was answered."""
 
     index: int
+    """Counts through the episode, by start of sampling."""
     segments: tuple[Segment, ...]
     """More than one where tool results stand inside the turn."""
     items: tuple[ToolCall | CallError, ...]
@@ -242,6 +190,12 @@ class Turn:
     def text(self) -> str:
         """What the model wrote in this turn, tool text left out."""
         return "".join(segment.text for segment in self.segments if segment.origin == "model")
+
+    @property
+    def message(self) -> Message:
+        """What stands for it in a conversation."""
+        calls = tuple([item for item in self.items if isinstance(item, ToolCall)])
+        return Message("assistant", self.content, tool_calls=calls, reasoning=self.reasoning)
 
     @property
     def sampled_tokens(self) -> int:
@@ -268,8 +222,44 @@ class EpisodeFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A sequence of tokens that were only appended. The four token fields have the same length.
+
+    Each sampled token of an episode has mask 1 in exactly one of its trajectories: where it was sampled. One that
+    restates the token, as it goes on from there, holds it as given.
+    """
+
+    ids: tuple[int, ...] = ()
+    """All tokens, the prompt first."""
+    loss_mask: tuple[int, ...] = ()
+    """1 exactly on tokens that were sampled here."""
+    logprobs: tuple[float, ...] = ()
+    """The engine's on sampled tokens, 0.0 elsewhere."""
+    weight_versions: tuple[int, ...] = ()
+    """The version that sampled a token, −1 elsewhere."""
+    prompt_length: int = 0
+    """Tokens before the first that was sampled here."""
+    turns: tuple[Turn, ...] = ()
+    """Those that were sampled here, by index."""
+    messages: tuple[Message, ...] = ()
+    """The whole conversation as messages, the prompt included."""
+    media: tuple[MediaInput, ...] = ()
+    """The images among the ids, in order."""
+    routes: bytes | None = None
+    """`Generation.routes` of the tokens so far; None where the engine doesn't record them."""
+    role: str = "agent"
+    """Who speaks; in a group, roles are compared with themselves."""
+    trained: bool = True
+
+
+def _of_main(name: str) -> Any:
+    return property(lambda episode: getattr(episode.main, name))
+
+
+@dataclass(frozen=True, slots=True)
 class Episode:
-    """One finished episode. The four token fields have the same length."""
+    """One finished episode: one trajectory where one conversation was only continued, several where history was
+    rewritten, sub-agents were asked, or several roles spoke. What is said of one conversation is said of `main`."""
 
     id: str
     """`<group>#<index in its group>`; unique in its run."""
@@ -278,19 +268,8 @@ class Episode:
     group: str
     index: int
     """Position in its group, 0 … G−1."""
-    ids: tuple[int, ...]
-    """All tokens, the prompt first."""
-    loss_mask: tuple[int, ...]
-    """1 exactly on sampled tokens."""
-    logprobs: tuple[float, ...]
-    """The engine's on sampled tokens, 0.0 elsewhere."""
-    weight_versions: tuple[int, ...]
-    """The version that sampled a token, −1 elsewhere."""
-    prompt_length: int
-    """Tokens before the first sampled one."""
-    turns: tuple[Turn, ...]
-    messages: tuple[Message, ...]
-    """The whole conversation as messages, the prompt included."""
+    trajectories: tuple[Trajectory, ...]
+    """In the order in which they were opened."""
     stop_reason: StopReason
     answer: str | None = None
     rewards: tuple[RewardEntry, ...] = ()
@@ -299,34 +278,59 @@ class Episode:
     seconds: float = 0.0
     temperature: float = 1.0
     """At which it was sampled; the trainer uses the same."""
-    media: tuple[MediaInput, ...] = ()
-    """The images among the ids, in order."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """What the episode's tools handed on by `EpisodeContext.notes`: plain JSON values."""
-    routes: bytes | None = None
-    """`Generation.routes` of the tokens so far; None where the engine doesn't record them."""
+
+    @property
+    def main(self) -> Trajectory:
+        """The trajectory with the last turn of the role `agent`, or of any role where `agent` has none. Its fields are
+        the episode's too: `messages`, `ids`, `loss_mask`, `logprobs`, `weight_versions`, `prompt_length`, `media` and
+        `routes`."""
+        return max(
+            self.trajectories,
+            key=lambda it: (bool(it.turns), it.role == "agent", it.turns[-1].index if it.turns else 0),
+            default=Trajectory(),
+        )
+
+    ids, loss_mask, logprobs = _of_main("ids"), _of_main("loss_mask"), _of_main("logprobs")
+    weight_versions, prompt_length = _of_main("weight_versions"), _of_main("prompt_length")
+    messages, media, routes = _of_main("messages"), _of_main("media"), _of_main("routes")
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Of all trajectories, by index."""
+        return self.turns_of(None)
+
+    def turns_of(self, role: str | None) -> tuple[Turn, ...]:
+        """A role's turns, or those of all roles, by index."""
+        turns = (turn for it in self.trajectories if role in (None, it.role) for turn in it.turns)
+        return tuple(sorted(turns, key=lambda turn: turn.index))
 
     @property
     def reward(self) -> float:
         """Σ weight · value over all parts."""
         return sum(entry.weight * entry.value for entry in self.rewards)
 
+    def reward_of(self, role: str) -> float:
+        """The same over the parts that are credited to a role."""
+        return sum(entry.weight * entry.value for entry in self.rewards if entry.role in (None, role))
+
     @property
     def model_text(self) -> str:
-        """Everything the model wrote, turn by turn, tool text left out."""
-        return "\n".join(turn.text for turn in self.turns)
+        """Everything the role of `main` wrote, turn by turn, tool text left out."""
+        return "\n".join(turn.text for turn in self.turns_of(self.main.role))
 
     @property
     def final_text(self) -> str:
-        """What the model wrote in its last turn; empty where there is none."""
-        return self.turns[-1].text if self.turns else ""
+        """What the model wrote in the last turn of `main`; empty where there is none."""
+        return self.main.turns[-1].text if self.main.turns else ""
 
     def content_of(self, part: Literal["final", "answer", "all"]) -> str:
         """The model's own words, without reasoning and calls: of the `final` turn, of `all` turns, or the `answer` that
         an end flag found. Empty where there are none; never what a tool answered."""
         if part == "answer":
             return self.answer or ""
-        turns = self.turns if part == "all" else self.turns[-1:]
+        turns = self.turns_of(self.main.role) if part == "all" else self.main.turns[-1:]
         return "\n".join(turn.content for turn in turns)
 
     def transcript(
@@ -337,10 +341,11 @@ class Episode:
         Each part has a heading of its own at the beginning of a line: `system:`, `user:`, `thinking:`, `assistant:`,
         `call:` or `tool:`. All else is indented by two spaces, so no text can pass for a heading.
         """
-        own = [place for place, message in enumerate(self.messages) if message.role == "assistant"]
-        first = own[-len(self.turns)] if 0 < len(self.turns) <= len(own) else len(self.messages)
+        messages, turns = self.main.messages, len(self.main.turns)
+        own = [place for place, message in enumerate(messages) if message.role == "assistant"]
+        first = own[-turns] if 0 < turns <= len(own) else len(messages)
         parts: list[tuple[str, str]] = []
-        for message in self.messages if prompt else self.messages[first:]:
+        for message in messages if prompt else messages[first:]:
             if message.role == "tool" and not tool_output:
                 continue
             if thinking and message.reasoning:
@@ -358,7 +363,8 @@ class Episode:
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(self.loss_mask)
+        """Of all trajectories."""
+        return sum(sum(trajectory.loss_mask) for trajectory in self.trajectories)
 
     @property
     def correct(self) -> float | None:

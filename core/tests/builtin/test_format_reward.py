@@ -16,7 +16,8 @@ CALL, MENDED, BROKEN = ToolCall("f", {}), ToolCall("f", {}, recovered=True), Cal
 
 def episode(*turns: tuple) -> Episode:
     made = make_episode(*("text" for _ in turns))
-    return replace(made, turns=tuple(replace(turn, items=items) for turn, items in zip(made.turns, turns, strict=True)))
+    changed = tuple(replace(turn, items=items) for turn, items in zip(made.turns, turns, strict=True))
+    return replace(made, trajectories=(replace(made.main, turns=changed),))
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,16 @@ def test_fields_line_up() -> None:
     buffer.sampled((4, 5), (-0.5, -0.25), (7, 8))
     buffer.given((6,))
     buffer.sampled((9,), (0.0,), (8,))
-    assert buffer.ids == (1, 2, 3, 4, 5, 6, 9)
-    assert buffer.loss_mask == (0, 0, 0, 1, 1, 0, 1)
-    assert buffer.logprobs == (0.0, 0.0, 0.0, -0.5, -0.25, 0.0, 0.0)
-    assert buffer.weight_versions == (-1, -1, -1, 7, 8, -1, 8)
-    assert buffer.prompt_length == 3
-    assert buffer.pieces == (("prompt", 3), ("sampled", 2), ("given", 1), ("sampled", 1))
-    buffer.check()
+    trajectory = buffer.trajectory()
+    assert trajectory.ids == (1, 2, 3, 4, 5, 6, 9)
+    assert trajectory.loss_mask == (0, 0, 0, 1, 1, 0, 1)
+    assert trajectory.logprobs == (0.0, 0.0, 0.0, -0.5, -0.25, 0.0, 0.0)
+    assert trajectory.weight_versions == (-1, -1, -1, 7, 8, -1, 8)
+    assert trajectory.prompt_length == 3
 
 
 def test_prompt_length_without_a_sample_is_everything() -> None:
-    assert started().prompt_length == 3
+    assert started().trajectory().prompt_length == 3
 
 
 piece = st.tuples(st.booleans(), st.lists(st.integers(0, 200_000), max_size=6))
@@ -54,11 +53,11 @@ def test_each_prompt_extends_the_one_before(prompt: list[int], pieces: list[tupl
         expected += ids
         mask += [int(is_sampled)] * len(ids)
         assert buffer.ids == before + tuple(ids)
-    assert buffer.ids == tuple(expected)
-    assert buffer.loss_mask == tuple(mask)
-    assert [value == 0.0 for value in buffer.logprobs] == [not m for m in mask]
-    assert [version == -1 for version in buffer.weight_versions] == [not m for m in mask]
-    buffer.check()
+    trajectory = buffer.trajectory()
+    assert trajectory.ids == tuple(expected)
+    assert trajectory.loss_mask == tuple(mask)
+    assert [value == 0.0 for value in trajectory.logprobs] == [not m for m in mask]
+    assert [version == -1 for version in trajectory.weight_versions] == [not m for m in mask]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_an_engine_that_breaks_its_contract_is_seen(logprobs: Any, versions: Any
 def test_rounding_above_zero_is_no_violation() -> None:
     buffer = started()
     buffer.sampled((4,), (5e-5,), (0,))
-    assert buffer.logprobs[-1] == 5e-5
+    assert buffer.trajectory().logprobs[-1] == 5e-5
 
 
 def test_order_is_enforced() -> None:

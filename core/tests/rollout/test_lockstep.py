@@ -191,6 +191,19 @@ async def test_a_request_that_fails_fails_alone() -> None:
     assert isinstance(other, Generation)
 
 
+async def test_an_episode_that_asks_twice_stands_for_no_other() -> None:
+    engine = Company(["x"], 0)
+    steps = Lockstep(engine, lambda: 2)
+    jobs = [asyncio.create_task(steps.generate([65], Sampling(3), session=name)) for name in ("g#0", "g#0/1", "g#1")]
+    third = jobs.pop()
+    third.cancel()
+    await asyncio.gather(third, return_exceptions=True)
+    assert not engine.waves
+    await asyncio.gather(*jobs, steps.generate([65], Sampling(3), session="g#1"))
+    assert engine.waves == [["g#0", "g#0/1", "g#1"]]
+    await steps.end()
+
+
 async def test_an_episode_that_is_cancelled_is_not_waited_for() -> None:
     expected = 2
     steps = Lockstep(One(["x"]), lambda: expected)  # type: ignore[arg-type]

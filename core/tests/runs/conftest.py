@@ -23,6 +23,7 @@ from toolrl.types import (
     ToolResult,
     Turn,
 )
+from toolrl_testing.fakes import one_trajectory
 
 CONFIG: dict[str, Any] = {"model": {"path": "models/tiny"}, "run": {"name": "r"}, "trainer": {"steps": 4}}
 
@@ -51,7 +52,7 @@ def build_episode(
         Message("tool", result, tool_call_id="c0", name="add"),
         Message("assistant", answer),
     )
-    return Episode(
+    return one_trajectory(
         id=f"t{index}#{index}",
         task=Task(f"t{index}", messages[:1], answer="5", extra={"level": index}),
         environment="default",

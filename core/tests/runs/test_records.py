@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from toolrl.runs.files import json_line
 from toolrl.runs.records import Opaque, episode_from_json, episode_to_json, from_plain, to_plain
-from toolrl.types import CallError, Episode, Media, MediaInput, Message, Task
+from toolrl.types import CallError, Episode, Media, MediaInput, Message, RewardEntry, Task
 
 numbers = st.integers() | st.floats(allow_nan=False)
 scalars = st.none() | st.booleans() | numbers | st.text() | st.binary(max_size=20) | st.builds(Path, st.just("a/b"))
@@ -67,21 +67,71 @@ def test_episodes_round_trip(make_episode: Callable[..., Episode], data: st.Data
     )
     error = data.draw(st.builds(CallError, kind=text, message=text, name=st.none() | text, raw=text))
     turn = replace(episode.turns[0], items=(*episode.turns[0].items, error))
+    logprobs = tuple(data.draw(st.lists(floats, min_size=11, max_size=11)))
     media = Message("user", data.draw(text), media=tuple(data.draw(st.lists(st.from_type(Media), max_size=2))))
     episode = replace(
         episode,
         task=data.draw(st.from_type(Task)),
-        turns=(turn, *episode.turns[1:]),
-        messages=(*episode.messages, media),
-        logprobs=tuple(data.draw(st.lists(floats, min_size=11, max_size=11))),
+        trajectories=(
+            replace(
+                episode.main,
+                turns=(turn, *episode.turns[1:]),
+                messages=(*episode.messages, media),
+                logprobs=logprobs,
+            ),
+        ),
         metrics=data.draw(st.dictionaries(text, floats, max_size=3)),
         seconds=data.draw(floats),
     )
     assert episode_from_json(through_json(episode_to_json(episode))) == episode
 
 
+FLAT = (
+    "reward", "id", "task", "environment", "group", "index", "ids", "loss_mask", "logprobs", "weight_versions",
+    "prompt_length", "turns", "messages", "stop_reason", "answer", "rewards", "metrics", "failure", "seconds",
+    "temperature", "media", "notes", "routes",
+)  # fmt: skip
+"""A record's fields when episodes had one trajectory, of role `agent`."""
+
+
+def test_one_trajectory_is_written_as_it_always_was(make_episode: Callable[..., Episode]) -> None:
+    record = through_json(episode_to_json(make_episode()))
+    assert record.keys() == set(FLAT)
+    assert all(entry.keys() == {"turn", "source", "value", "weight"} for entry in record["rewards"])
+    only = episode_from_json(record).trajectories
+    assert [(it.role, it.trained, it.prompt_length) for it in only] == [("agent", True, 4)]
+
+
+def test_a_restated_beginning_is_written_once(make_episode: Callable[..., Episode]) -> None:
+    """Also one that goes on from a trajectory in the middle, and one that was sampled where another began alike."""
+    episode = make_episode()
+    first = episode.main
+    ids = (*first.ids[:7], 5, 6, 20, 21)
+    forked = replace(
+        first, ids=ids, loss_mask=(0,) * 9 + (1, 1), logprobs=(0.0,) * 9 + (-1.0, -2.0),
+        weight_versions=(-1,) * 9 + (3, 3), prompt_length=9, turns=(replace(first.turns[1], index=2),),
+    )  # fmt: skip
+    alike = replace(first, turns=(), role="judge", trained=False)
+    episode = replace(
+        episode, trajectories=(first, forked, alike), rewards=(RewardEntry(None, "reward:r", 1.0, role="judge"),)
+    )
+    record = through_json(episode_to_json(episode))
+    assert [it.get("restates") for it in record["trajectories"]] == [None, [0, 9], [0, 4]]
+    assert record["trajectories"][1]["ids"] == [20, 21]
+    assert episode_from_json(record) == episode
+    assert episode_from_json(record) == episode, "a record can be read again"
+    record["trajectories"][1]["restates"] = [7, 3]
+    with pytest.raises(ValueError, match="not an episode"):
+        episode_from_json(record)
+
+
+def _with(episode: Episode, **fields: Any) -> Episode:
+    return replace(episode, trajectories=(replace(episode.main, **fields),))
+
+
 def test_numbers_that_are_not_finite(make_episode: Callable[..., Episode]) -> None:
-    episode = replace(make_episode(), logprobs=(-math.inf, math.nan), metrics={"x": math.nan})
+    episode = _with(make_episode(), logprobs=(-math.inf, math.nan))
+    episode = replace(episode, metrics={"x": math.nan})
     back = episode_from_json(through_json(episode_to_json(episode)))
     assert back.logprobs[0] == -math.inf
     assert math.isnan(back.logprobs[1])
@@ -92,7 +142,7 @@ def test_what_json_cannot_hold_is_named(make_episode: Callable[..., Episode]) ->
     class Image:
         pass
 
-    episode = replace(make_episode(), media=(MediaInput("image", (0, 1), "a", {"pixel_values": Image()}),))
+    episode = _with(make_episode(), media=(MediaInput("image", (0, 1), "a", {"pixel_values": Image()}),))
     (item,) = episode_from_json(through_json(episode_to_json(episode))).media
     assert item.span == (0, 1)
     stored = item.tensors["pixel_values"]

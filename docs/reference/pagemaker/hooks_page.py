@@ -48,7 +48,7 @@ def make() -> str:
         for name in (protocol, *_WITH.get(protocol, ())):
             parts += _class(known[name], level=4)
         if protocol == "Toolset":
-            parts += _class(known["EpisodeContext"], level=4)
+            parts += _class(known["EpisodeContext"], level=4) + _class(known["Model"], level=4)
     parts += ["## Events", _events_intro()]
     registration = {kind.hook for kind in KINDS.values()}
     parts += [_event(function) for name, function in specs.items() if name not in registration]

@@ -12,7 +12,7 @@ Everything here is in `toolrl.types`, the exceptions in `toolrl.errors`."""
 def make() -> str:
     """The page."""
     parts = [_INTRO, prose(module_doc("types"))]
-    for node in (*classes("types").values(), *classes("token_types").values()):
+    for node in (it for name in ("message_types", "types", "token_types") for it in classes(name).values()):
         parts += _class(node)
     parts += ["## Exceptions", prose(module_doc("errors")), _errors()]
     return page("Types", *parts)

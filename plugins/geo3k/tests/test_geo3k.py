@@ -137,7 +137,8 @@ def test_a_task_without_a_ground_truth_is_told(toolset: Any, gold: Any) -> None:
 def score_of(said: str, gold: Any = "12.5", reasoning: str | None = "so", **options: Any) -> Any:
     episode: Episode = make_episode(said)
     turn = replace(episode.turns[-1], content=said, reasoning=reasoning)
-    episode = replace(episode, task=make_task(answer=gold), turns=(*episode.turns[:-1], turn))
+    trajectory = replace(episode.main, turns=(*episode.turns[:-1], turn))
+    episode = replace(episode, task=make_task(answer=gold), trajectories=(trajectory,))
     reward = Geo3kReward(Geo3kRewardOptions(timeout=SLOW, **options), CONTEXT)
     try:
         return asyncio.run(reward.score(episode))

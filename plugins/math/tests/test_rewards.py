@@ -148,7 +148,8 @@ class TestGsm8k:
         episode = make_episode("I print it: ", task=make_task(answer="18"))
         turn = episode.turns[0]
         tool = Segment("tool", "#### 18", (turn.segments[0].tokens[1], turn.segments[0].tokens[1] + 7))
-        episode = replace(episode, turns=(replace(turn, segments=(*turn.segments, tool)),))
+        turns = (replace(turn, segments=(*turn.segments, tool)),)
+        episode = replace(episode, trajectories=(replace(episode.main, turns=turns),))
         reward = Gsm8kReward(Gsm8kRewardOptions(judge="all", method="flexible"), CONTEXT)
         assert asyncio.run(reward.score(episode)).value == 0.0
 

@@ -63,9 +63,10 @@ def test_the_page_holds_curves_episodes_and_tokens(make_run: MakeRun) -> None:
     assert [episode["step"] for episode in data["episodes"]] == [0, 1, 1, 2, 2, 3, 3, 3]
     assert data["tokens"]["14"] == "‹14›"
     episode = data["episodes"][1]
-    assert episode["spans"] == [[4, 7], [9, 11]]
-    assert episode["logprobs"] == [-0.1, -0.2, -0.3, -1.5, -0.01]
-    assert episode["turns"][0]["calls"][0]["arguments"] == '{\n  "a": 2,\n  "b": 3\n}'
+    (trajectory,) = episode["trajectories"]
+    assert trajectory["spans"] == [[4, 7], [9, 11]]
+    assert trajectory["logprobs"] == [-0.1, -0.2, -0.3, -1.5, -0.01]
+    assert trajectory["turns"][0]["calls"][0]["arguments"] == '{\n  "a": 2,\n  "b": 3\n}'
 
 
 def test_it_needs_nothing_else(make_run: MakeRun) -> None:
@@ -92,7 +93,7 @@ def test_hostile_text_opens_no_element(make_run: MakeRun) -> None:
     plain = make_run("plain", error=ValueError("x")).report_path.read_text()
     assert len(Elements(page).scripts) == 2
     assert [tag for tag, _ in Elements(page).tags] == [tag for tag, _ in Elements(plain).tags]
-    said = data_of(page)["episodes"][0]["turns"][0]["segments"][0][1]
+    said = data_of(page)["episodes"][0]["trajectories"][0]["turns"][0]["segments"][0][1]
     assert said == HOSTILE.replace("\ud83d", "?")
 
 
@@ -160,7 +161,7 @@ def test_failed_best_and_worst_come_first(tmp_path: Path, make_episode: Callable
 
 def test_long_texts_are_cut_in_the_middle(make_run: MakeRun) -> None:
     page = make_run(result="y" * 100_000).report_path.read_text()
-    result = data_of(page)["episodes"][0]["turns"][0]["calls"][0]["result"]
+    result = data_of(page)["episodes"][0]["trajectories"][0]["turns"][0]["calls"][0]["result"]
     assert len(result) < 21_000
     assert "80000 characters left out" in result
 

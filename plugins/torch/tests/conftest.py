@@ -7,12 +7,14 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from toolrl.types import Episode, EpisodeFailure, Group, Message, RewardEntry, Segment, Task, Turn
+from toolrl.types import Episode, EpisodeFailure, Group, Message, RewardEntry, Segment, Task, Trajectory, Turn
+from toolrl_testing.fakes import one_trajectory
 
 if TYPE_CHECKING:
     import torch
@@ -156,6 +158,19 @@ class Tiny:
             episodes.append(_make_episode(mask, reward=reward or 0.0, ids=ids, **known, **fields))
         return Group(name, Task(f"task-{seed}", (Message("user", "?"),)), tuple(episodes))
 
+    @staticmethod
+    def spread(episode: Episode, parts: Sequence[int]) -> Episode:
+        """The turns in trajectories of their own, by the part of each, every one after all that came before it."""
+        whole, found = episode.main, []
+        for part in sorted(set(parts)):
+            turns = tuple(turn for turn, its in zip(whole.turns, parts, strict=True) if its == part)
+            spans = [segment.tokens for turn in turns for segment in turn.segments]
+            own = [int(any(start <= place < end for start, end in spans)) for place in range(spans[-1][1])]
+            logprobs = tuple(bit * value for bit, value in zip(own, whole.logprobs, strict=False))
+            versions = tuple(bit - 1 for bit in own)
+            found.append(Trajectory(whole.ids[: len(own)], tuple(own), logprobs, versions, spans[0][0], turns))
+        return replace(episode, trajectories=tuple(found))
+
     @classmethod
     def trainer(
         cls, folder: Path, policy: PolicyModel | None = None, algorithm: Mapping[str, Any] | None = None, **fields: Any
@@ -249,7 +264,7 @@ def _make_episode(
         "rewards": (RewardEntry(None, "reward:exact", reward),),
         "failure": EpisodeFailure("tool", "box", "it died") if failed else None,
     }
-    return Episode(**{**defaults, **fields})
+    return one_trajectory(**{**defaults, **fields})
 
 
 @pytest.fixture

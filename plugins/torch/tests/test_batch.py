@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.types import MediaInput
-from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_sample, pack, supervised_sample
+from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_samples, pack, supervised_sample
 
 masks = st.lists(st.integers(0, 1), min_size=1, max_size=30).map(lambda mask: [0, *mask])
 
@@ -95,7 +95,7 @@ def test_images_go_with_their_rows() -> None:
 
 def test_a_sample_is_its_episodes(make_episode: Any) -> None:
     image = picture(0, 1, 1.0)
-    sample = episode_sample(make_episode((0, 1, 0, 1), media=(image,)), 0.5)
+    (sample,) = episode_samples(make_episode((0, 1, 0, 1), media=(image,)), 0.5)
     assert list(sample.ids) == [1, 2, 3, 4]
     assert list(sample.advantages) == [0.0, 0.5, 0.0, 0.5]
     assert list(sample.logprobs) == [0.0, -0.5, 0.0, -0.5]

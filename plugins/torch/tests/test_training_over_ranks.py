@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,14 @@ def make_group(tiny: Any, rewards: Sequence[float | None], seed: int) -> Group:
     return tiny.group(rewards, seed, prompt=24, lengths=lengths)  # type: ignore[no-any-return]
 
 
-def make_cases(group: Callable[..., Group]) -> dict[str, Any]:
-    """By name. Steps of five groups don't divide by two or three; one group is flat, one episode failed."""
+def make_spread(tiny: Any, groups: Sequence[Group]) -> list[Group]:
+    spread = [tuple(tiny.spread(episode, range(len(episode.turns))) for episode in it.episodes) for it in groups]
+    return [replace(group, episodes=episodes) for group, episodes in zip(groups, spread, strict=True)]
+
+
+def make_cases(group: Callable[..., Group], spread: Callable[[Sequence[Group]], Any]) -> dict[str, Any]:
+    """By name. Steps of five groups don't divide by two or three; one group is flat, one episode failed. `spread` gives
+    each turn a trajectory."""
     step = [group([1.0, 0.0, 0.5], 1), group([0.0, 0.0], 2), group([1.0, None, 0.0], 3), group([0.0, 2.0], 4)]
     later = [group([1.0, 0.0], 5), group([0.0, 1.0, 1.0, 1.0], 6), group([0.5, 1.0], 7)]
     whole = {"settings": {**SETTINGS, "share_prefix": False}, "algorithm": {"preset": "grpo"}, "steps": [step, later]}
@@ -43,6 +50,7 @@ def make_cases(group: Callable[..., Group]) -> dict[str, Any]:
         },
         "two updates": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "dapo"}},
         "ppo": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "ppo"}},
+        "trajectories": {**whole, "settings": SETTINGS, "steps": [spread(step), spread(later[:1])]},
         "one group": {**whole, "settings": SETTINGS, "steps": [[group([1.0, 0.0], 8)]]},
         "nothing to learn": {**whole, "steps": [step, [group([1.0, 1.0], 9)], later]},
         "float32": {**whole, "settings": SETTINGS, "dtype": "float32"},
@@ -73,7 +81,7 @@ def compared(tiny: Any, make_episode: Any, on_ranks: Any, tmp_path: Path) -> Cal
             from ranks_worker import train
         finally:
             sys.path.remove(str(WORKER.parent))
-        model, cases = tiny.model("qwen3"), make_cases(partial(make_group, tiny))
+        model, cases = tiny.model("qwen3"), make_cases(partial(make_group, tiny), partial(make_spread, tiny))
         cases = {name: cases[name] for name in names or cases}
         (tmp_path / "work.pkl").write_bytes(pickle.dumps({"model": model, "cases": cases}))
         on_ranks(size, [sys.executable, str(WORKER), str(tmp_path)])
@@ -86,7 +94,7 @@ def compared(tiny: Any, make_episode: Any, on_ranks: Any, tmp_path: Path) -> Cal
 @pytest.mark.parametrize(
     ("size", "names"),
     [
-        (2, ["ppo", "bfloat16", "frozen", "offload", "fine-tuning"]),
+        (2, ["ppo", "bfloat16", "frozen", "offload", "fine-tuning", "trajectories"]),
         pytest.param(1, ["shared", "ppo", "bfloat16"], marks=pytest.mark.slow),
         pytest.param(2, [], marks=pytest.mark.slow),
         pytest.param(3, ["shared", "kl and entropy", "one group"], marks=pytest.mark.slow),

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.types import MediaInput
+from toolrl.types import MediaInput, common_beginning
 from toolrl_plugin_torch.batch import Sample, pack
-from toolrl_plugin_torch.prefixes.tree import TokenTree, common_beginning, grow
+from toolrl_plugin_torch.prefixes.tree import TokenTree, grow
 
 tokens = st.lists(st.integers(0, 2), min_size=2, max_size=12)
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from toolrl.errors import ExactnessError
+from toolrl.types import Trajectory
 
 MAX_LOGPROB = 1e-4
 """A log-probability may exceed 0 by rounding only."""
@@ -34,6 +35,13 @@ class TokenBuffer:
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def copy(self) -> TokenBuffer:
+        """Another one with the same tokens."""
+        other = TokenBuffer()
+        for name, value in vars(self).items():
+            setattr(other, name, value[:])
+        return other
 
     # Appending.
 
@@ -104,35 +112,12 @@ class TokenBuffer:
             self._handed_out += tuple(self._ids[known:])
         return self._handed_out
 
-    @property
-    def loss_mask(self) -> tuple[int, ...]:
-        """1 exactly on sampled tokens."""
-        return tuple(self._loss_mask)
-
-    @property
-    def logprobs(self) -> tuple[float, ...]:
-        """The engine's on sampled tokens, 0.0 elsewhere."""
-        return tuple(self._logprobs)
-
-    @property
-    def weight_versions(self) -> tuple[int, ...]:
-        """The version that sampled a token, −1 elsewhere."""
-        return tuple(self._versions)
-
-    @property
-    def prompt_length(self) -> int:
-        """Tokens before the first sampled one; all of them where nothing was sampled."""
-        length = 0
-        for origin, count in self._pieces:
-            if origin == "sampled":
-                break
-            length += count
-        return length
-
-    @property
-    def pieces(self) -> tuple[tuple[Origin, int], ...]:
-        """The pieces in order: origin and number of tokens."""
-        return tuple(self._pieces)
+    def trajectory(self) -> Trajectory:
+        """The tokens as a trajectory without turns. Raises ExactnessError, see `check`."""
+        self.check()
+        # Where nothing was sampled, all of them are the prompt.
+        prompt = [*self._loss_mask, 1].index(1)
+        return Trajectory(self.ids, tuple(self._loss_mask), tuple(self._logprobs), tuple(self._versions), prompt)
 
     def check(self) -> None:
         """Go over the whole sequence: equal lengths, mask 1 exactly on the sampled pieces, log-probability 0.0 and

@@ -178,7 +178,7 @@ def staleness_metrics(groups: Sequence[Group], version: int) -> dict[str, float]
     total = count = oldest = 0
     for group in groups:
         for episode in group.scored:
-            ages = [version - sampled for sampled in episode.weight_versions if sampled >= 0]
+            ages = [version - sampled for it in episode.trajectories for sampled in it.weight_versions if sampled >= 0]
             total, count = total + sum(ages), count + len(ages)
             oldest = max(oldest, *ages, 0) if ages else oldest
     return {"staleness/mean": total / count, "staleness/max": float(oldest)} if count else {}

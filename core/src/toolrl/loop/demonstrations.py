@@ -68,17 +68,19 @@ def _between(task: Task, messages: list[Message]) -> list[Message]:
 
 
 def from_episodes(episodes: Iterable[Episode], min_reward: float) -> list[Demonstration]:
-    """Episodes without failure and with at least `min_reward`, as the tokens they were sampled as. Raises DataError for
-    one with images that was read from a run folder, which doesn't keep them."""
+    """The trajectories of episodes without failure and with at least `min_reward`, as they were sampled. Raises
+    DataError for one with images that was read from a run folder, which doesn't keep them."""
     chosen = [
-        episode
+        (episode.id, trajectory)
         for episode in episodes
-        if episode.failure is None and episode.sampled_tokens and episode.reward >= min_reward
+        if episode.failure is None and episode.reward >= min_reward
+        for trajectory in episode.trajectories
+        if trajectory.trained and any(trajectory.loss_mask)
     ]
-    for episode in chosen:
-        if any(not hasattr(value, "shape") for item in episode.media for value in item.tensors.values()):
+    for name, trajectory in chosen:
+        if any(not hasattr(value, "shape") for item in trajectory.media for value in item.tensors.values()):
             raise DataError(
-                f"episode {episode.id!r} holds images, which the run folder didn't keep",
+                f"episode {name!r} holds images, which the run folder didn't keep",
                 hint="Fine-tune on a data set of conversations with images instead (sft.data).",
             )
-    return [Demonstration(episode.ids, episode.loss_mask, episode.media) for episode in chosen]
+    return [Demonstration(it.ids, it.loss_mask, it.media) for _, it in chosen]

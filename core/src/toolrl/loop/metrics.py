@@ -21,7 +21,10 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     calls/error/<kind>            share of calls that were answered with this error: ToolResult.error
     stop/<reason>                 share of episodes that ended by it
     truncated                     share that ended by max_tokens or context_full
-    tokens/sampled, tokens/prompt in an episode
+    tokens/sampled, tokens/prompt in an episode; the prompt is that of `Episode.main`
+    trajectories/mean             in an episode; this and the next two where an episode has several
+    tokens/restated               in an episode: prompt tokens that an earlier trajectory of it holds
+    role/reward/<name>            what a role's trajectories are credited with, of several roles
     time/generate, time/tools     seconds that an episode waited for them; episodes overlap each other
     time/longest                  seconds of the longest episode
     errors/rate, errors/count     share of all episodes that failed, and their number
@@ -33,6 +36,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from toolrl.runs.records import restated
 from toolrl.types import Episode, Group
 
 _TRUNCATED = ("max_tokens", "context_full")
@@ -67,7 +71,21 @@ def episode_metrics(groups: Sequence[Group], *, evaluation: bool = False) -> dic
     metrics["time/generate"] = sum(turn.generate_seconds for episode in episodes for turn in episode.turns) / count
     metrics["time/tools"] = sum(turn.tool_seconds for episode in episodes for turn in episode.turns) / count
     metrics["time/longest"] = max(episode.seconds for episode in episodes)
-    metrics["tokens/prompt"] = sum(episode.prompt_length for episode in episodes) / count
+    metrics["tokens/prompt"] = sum(episode.main.prompt_length for episode in episodes) / count
+    return metrics | _trajectory_metrics(episodes)
+
+
+def _trajectory_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Nothing where each episode is one conversation."""
+    count, parts = len(episodes), [episode.trajectories for episode in episodes]
+    if all(len(of) == 1 for of in parts):
+        return {}
+    restating = sum(length for of in parts for _, length in restated(of))
+    metrics = {"trajectories/mean": sum(map(len, parts)) / count, "tokens/restated": restating / count}
+    roles = sorted({it.role for of in parts for it in of})
+    for role in roles if len(roles) > 1 else ():
+        own = [episode.reward_of(role) for episode in episodes if any(it.role == role for it in episode.trajectories)]
+        metrics[f"role/reward/{role}"] = _mean(own)
     return metrics
 
 

@@ -32,6 +32,7 @@ class Environment:
     end_flags: EndFlags = field(default_factory=lambda: EndFlags(()))
     max_turns: int = 4
     call_cost: float = 0.0
+    untrained_roles: Sequence[str] = ()
 
     @cached_property
     def scores_groups(self) -> bool:

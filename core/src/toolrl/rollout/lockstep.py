@@ -84,9 +84,11 @@ class Lockstep:
         if self._wave is not None or not self._asked:
             return
         expected = self._expected()
-        if len(self._asked) >= expected:
+        # An episode with several trajectories has several sessions: `<episode>/1` and so on.
+        asked = len({head + tail.partition("/")[0] for head, _, tail in (it.rpartition("#") for it in self._asked)})
+        if asked >= expected:
             self._wave = asyncio.create_task(self._run())
-        elif len(self._asked) + self._waiting >= expected:
+        elif asked + self._waiting >= expected:
             self._alarm = asyncio.get_running_loop().call_later(_PATIENCE, self._give_up)
 
     def _give_up(self) -> None:

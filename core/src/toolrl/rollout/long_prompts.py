@@ -27,12 +27,12 @@ class LongPrompts:
             return
         self._warned = True
         limit = "the model can attend to" if self._of_model else "rollout.max_episode_tokens is"
-        remedy = "" if self._of_model else f"set rollout.max_episode_tokens well above {episode.prompt_length}, "
+        remedy = "" if self._of_model else f"set rollout.max_episode_tokens well above {episode.main.prompt_length}, "
         _log.warning(
             "task %r: its prompt has %d tokens, tools and system prompt included, and %s %d: such an episode ends at "
             "once as context_full, without a token sampled; %sshorten the prompt or leave such tasks out (said once)",
             episode.task.id,
-            episode.prompt_length,
+            episode.main.prompt_length,
             limit,
             self._limit,
             remedy,

@@ -132,12 +132,12 @@ class EpisodeReward:
         """The toolsets' own rewards."""
         self.entries += entries
 
-    def add_score(self, named: NamedReward, score: Any, turns: int) -> None:
-        """What a reward function gave for an episode with so many turns. Raises RewardError for what is no Score."""
+    def add_score(self, named: NamedReward, score: Any, episode: Episode) -> None:
+        """What a reward function gave for an episode. Raises RewardError for what is no Score."""
         if not isinstance(score, Score):
             raise RewardError(f"reward {named.name!r} gave {type(score).__name__} {score!r:.80}, expected a Score")
         try:
-            entries, metrics = _read(named, score, turns)
+            entries, metrics = _read(named, score, episode)
         except RewardError:
             raise
         except Exception as error:  # a value that isn't even a number
@@ -178,14 +178,19 @@ def reward_raised(named: NamedReward, error: BaseException) -> RewardError:
     return RewardError(f"reward {named.name!r} raised {type(error).__name__}: {error}")
 
 
-def _read(named: NamedReward, score: Score, turns: int) -> tuple[list[RewardEntry], dict[str, float]]:
+def _read(named: NamedReward, score: Score, episode: Episode) -> tuple[list[RewardEntry], dict[str, float]]:
     """The parts of the reward that a score stands for, and its metrics under their full names."""
     source = f"reward:{named.name}"
     entries = [RewardEntry(None, source, finite(named.name, score.value), named.weight)]
+    turns, roles = {turn.index for turn in episode.turns}, {it.role for it in episode.trajectories}
     for index, credit in score.per_turn.items():
-        if index not in range(turns):
-            raise ValueError(f"per_turn names the turn {index!r}, and the episode has {turns}")
+        if index not in turns:
+            raise ValueError(f"per_turn names the turn {index!r}, and the episode has {len(turns)}")
         entries.append(RewardEntry(int(index), source, finite(named.name, credit), named.weight))
+    for role, credit in score.per_role.items():
+        if role not in roles:
+            raise ValueError(f"per_role names the role {role!r}, and the episode has {', '.join(sorted(roles))}")
+        entries.append(RewardEntry(None, source, finite(named.name, credit), named.weight, role))
     metrics = {f"{named.name}/{key}": value for key, value in score.metrics.items()}
     return entries, {key: finite(key, value) for key, value in metrics.items()}
 
@@ -232,7 +237,7 @@ def _settled(
         if isinstance(score, BaseException):
             raise score if isinstance(score, RewardError) else reward_raised(named, score) from score
         reward = EpisodeReward.of(episode, rewards)
-        reward.add_score(named, score, len(episode.turns))
+        reward.add_score(named, score, episode)
         reward.check()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this episode's data
         return replace(episode, failure=failure_of(error, "reward", hide), stop_reason="error")

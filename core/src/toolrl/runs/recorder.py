@@ -66,7 +66,7 @@ class RunRecorder:
             return
         self._folder.episode_store.add(episode)
         if self._token_pieces is not None:
-            self._new_tokens.update(episode.ids)
+            self._new_tokens.update(*(trajectory.ids for trajectory in episode.trajectories))
 
     def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
         """Close the step's file of episodes, add its metrics, bring the summary up to date."""

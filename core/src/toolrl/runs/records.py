@@ -1,8 +1,11 @@
 """Episodes as JSON and back, exactly.
 
 One pair of functions is made for each type hint of `toolrl.types`, so a field added there is stored without a change
-here. A record holds every field; a reader takes a field's default where an older record lacks it and passes over fields
-it doesn't know.
+here. A reader takes a field's default where an older record lacks it and passes over fields it doesn't know.
+
+The fields of an episode's only trajectory stand among its own. Of several, each is an object of `trajectories`, without
+the beginning that it has in common with an earlier one, as far as nothing was sampled in it: `restates` holds that
+trajectory's place and the number of tokens.
 
 Fields typed `Any` (ground truths, arguments, what a data set's row held) may hold more than JSON does. What JSON lacks
 is written as an object with one key that begins with `$`: numbers that aren't finite, tuples, bytes, paths, mappings
@@ -16,17 +19,22 @@ import base64
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union
 
 from toolrl.runs.files import plain_float
-from toolrl.types import Episode
+from toolrl.types import Episode, RewardEntry, Trajectory, common_beginning
 
 _MAX_BYTES = 65536
 _MAX_ITEMS = 4096
+
+_GIVEN = {"ids": 0, "loss_mask": 0, "logprobs": 0.0, "weight_versions": -1}
+"""What a token that wasn't sampled has in each field of tokens but `ids`."""
+_LEFT_OUT = {(RewardEntry, "role"), (Trajectory, "role"), (Trajectory, "trained")}
+"""Fields that a record lacks where they have their default."""
 
 Coder = Callable[[Any], Any]
 
@@ -50,17 +58,45 @@ class StoredEpisode:
     episode: Episode
 
 
+def restated(trajectories: Sequence[Trajectory]) -> list[tuple[int, int]]:
+    """Of each, the place of an earlier trajectory and how many tokens of it its prompt begins with: the longest."""
+    return [
+        max(
+            (
+                (place, common_beginning(earlier.ids, it.ids, min(len(earlier.ids), it.prompt_length)))
+                for place, earlier in enumerate(trajectories[:number])
+            ),
+            key=lambda found: found[1],
+            default=(0, 0),
+        )
+        for number, it in enumerate(trajectories)
+    ]
+
+
 def episode_to_json(episode: Episode) -> dict[str, Any]:
     """An episode as JSON values, with `reward`, the sum of its parts."""
-    record: dict[str, Any] = _coders(Episode)[0](episode)
-    return {"reward": plain_float(episode.reward), **record}
+    record: dict[str, Any] = {"reward": plain_float(episode.reward), **_coders(Episode)[0](episode)}
+    if len(record["trajectories"]) == 1:
+        only = record.pop("trajectories")[0]
+        return {**record, **only}
+    for stored, (place, length) in zip(record["trajectories"], restated(episode.trajectories), strict=True):
+        if length:
+            stored |= {name: stored[name][length:] for name in _GIVEN} | {"restates": [place, length]}
+    return record
 
 
 def episode_from_json(record: Mapping[str, Any]) -> Episode:
     """The episode of a record. Raises ValueError naming the field that doesn't fit."""
     try:
-        episode: Episode = _coders(Episode)[1](record)
-    except (KeyError, TypeError, AttributeError) as error:
+        stored: list[Mapping[str, Any]] = []
+        for it in record.get("trajectories", [record]):
+            place, length = it.get("restates", (0, 0))
+            given = {name: [value] * length + it[name] for name, value in _GIVEN.items()} if length else {}
+            if length:
+                given["ids"] = stored[place]["ids"][:length] + it["ids"]
+            stored.append({**it, **given})
+        episode: Episode = _coders(Episode)[1]({**record, "trajectories": stored})
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"not an episode: {error}") from error
     return episode
 
@@ -120,9 +156,14 @@ def _union_coders(arguments: tuple[Any, ...]) -> tuple[Coder, Coder]:
 def _dataclass_coders(cls: type) -> tuple[Coder, Coder]:
     hints = typing.get_type_hints(cls)
     coders = {field.name: _coders(hints[field.name]) for field in fields(cls)}
+    optional = {field.name: field.default for field in fields(cls) if (cls, field.name) in _LEFT_OUT}
 
     def write(value: Any) -> dict[str, Any]:
-        return {name: coder[0](getattr(value, name)) for name, coder in coders.items()}
+        return {
+            name: coder[0](getattr(value, name))
+            for name, coder in coders.items()
+            if name not in optional or getattr(value, name) != optional[name]
+        }
 
     def read(record: Mapping[str, Any]) -> Any:
         return cls(**{name: coder[1](record[name]) for name, coder in coders.items() if name in record})

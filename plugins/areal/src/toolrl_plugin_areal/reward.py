@@ -29,7 +29,8 @@ class ArealTirReward:
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task whose answer can't be read as mathematics."""
         if self._options.tool_output:
-            episode = replace(episode, turns=tuple(map(_with_output, episode.turns)))
+            shown = (replace(it, turns=tuple(map(_with_output, it.turns))) for it in episode.trajectories)
+            episode = replace(episode, trajectories=tuple(shown))
         return await self._math.score(episode)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from toolrl.runs.episodes import EpisodeFile
 from toolrl.runs.files import plain_float
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.records import StoredEpisode, to_plain
-from toolrl.types import CallRecord, Episode, Message, Turn
+from toolrl.types import CallRecord, Episode, Message, Trajectory, Turn
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
             continue
         left -= size
         chosen.append((one.step if one.step is not None else float("inf"), one.kind or "", len(chosen), text))
-        token_ids.update(one.episode.ids)
+        token_ids.update(*(trajectory.ids for trajectory in one.episode.trajectories))
     known = sum(line.episodes for line in folder.metrics_lines())
     chosen.sort(key=lambda item: item[:3])
     total = max(known + unfinished, totals.episodes)
@@ -157,8 +157,6 @@ def whole_characters(text: str) -> str:
 def view(stored: StoredEpisode) -> dict[str, Any]:
     """An episode as the page's script reads it."""
     episode = stored.episode
-    prompt, replies = _conversation(episode)
-    spans = _spans(episode.loss_mask)
     return {
         "step": stored.step,
         "kind": stored.kind,
@@ -172,7 +170,7 @@ def view(stored: StoredEpisode) -> dict[str, Any]:
         "truth": None if episode.task.answer is None else _short(_text(to_plain(episode.task.answer))),
         "seconds": round(episode.seconds, 3),
         "temperature": episode.temperature,
-        "rewards": [[entry.turn, entry.source, plain_float(entry.value), entry.weight] for entry in episode.rewards],
+        "rewards": [[it.turn, it.source, plain_float(it.value), it.weight, it.role] for it in episode.rewards],
         "failure": episode.failure
         and [
             episode.failure.fault,
@@ -180,33 +178,44 @@ def view(stored: StoredEpisode) -> dict[str, Any]:
             episode.failure.message,
             _short(episode.failure.traceback),
         ],
-        "prompt": [_message(message) for message in prompt],
-        "turns": [_turn(turn, replies.get(turn.index, [])) for turn in episode.turns],
-        "promptLength": episode.prompt_length,
-        "ids": list(episode.ids),
-        "spans": spans,
-        "logprobs": [_logprob(value) for start, end in spans for value in episode.logprobs[start:end]],
-        "versions": sorted({version for version in episode.weight_versions if version >= 0}),
+        "trajectories": [_trajectory(trajectory) for trajectory in episode.trajectories],
     }
 
 
-def _conversation(episode: Episode) -> tuple[list[Message], dict[int, list[Message]]]:
-    """The messages before the first turn, and by turn those that an environment answered it with."""
+def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
+    prompt, replies = _conversation(trajectory)
+    spans = _spans(trajectory.loss_mask)
+    return {
+        "role": trajectory.role,
+        "trained": trajectory.trained,
+        "prompt": [_message(message) for message in prompt],
+        "turns": [_turn(turn, replies.get(number, [])) for number, turn in enumerate(trajectory.turns)],
+        "promptLength": trajectory.prompt_length,
+        "ids": list(trajectory.ids),
+        "spans": spans,
+        "logprobs": [_logprob(value) for start, end in spans for value in trajectory.logprobs[start:end]],
+        "versions": sorted({version for version in trajectory.weight_versions if version >= 0}),
+    }
+
+
+def _conversation(trajectory: Trajectory) -> tuple[list[Message], dict[int, list[Message]]]:
+    """The messages before the first turn, and by the turn's place those that an environment answered it with."""
     prompt: list[Message] = []
     replies: dict[int, list[Message]] = {}
-    turn = -1
-    for message in episode.messages:
-        if message.role == "assistant":
-            turn += 1
-        elif turn < 0:
+    own = sum(message.role == "assistant" for message in trajectory.messages) - len(trajectory.turns)
+    turn = -1 - max(own, 0)
+    for message in trajectory.messages:
+        turn += message.role == "assistant"
+        if turn < 0:
             prompt.append(message)
-        elif message.role != "tool":
+        elif message.role not in ("assistant", "tool"):
             replies.setdefault(turn, []).append(message)
     return prompt, replies
 
 
 def _turn(turn: Turn, replies: Sequence[Message]) -> dict[str, Any]:
     return {
+        "index": turn.index,
         "segments": [[part.origin, _short(part.text), part.tokens[1] - part.tokens[0]] for part in turn.segments],
         "calls": [_call(record) for record in turn.calls],
         "finish": turn.finish,

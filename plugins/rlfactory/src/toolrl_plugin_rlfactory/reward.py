@@ -77,7 +77,8 @@ class RLFactoryReward:
             found = self.env.verify_tool(source, text, answer, info)
             answer = {**(answer if isinstance(answer, Mapping) else {"target": answer}), "verified_results": found}
         row = {"reward_model": {"ground_truth": answer}, "data_source": source, "extra_info": info}
-        ids = episode.ids[: episode.prompt_length], episode.ids[episode.prompt_length :]
+        main = episode.main
+        ids = main.ids[: main.prompt_length], main.ids[main.prompt_length :]
         return DataItem(prompt_text(episode, self._tokenizer), text, ids, row)
 
     def _steps(self, episode: Episode) -> dict[int, float]:

@@ -8,6 +8,7 @@ functions fill in what a test doesn't care about.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from toolrl.types import (
     ToolCall,
     ToolResult,
     ToolSpec,
+    Trajectory,
     Turn,
 )
 from toolrl_testing.fake_chat import END_ID, CharTokenizer, FakeChatFormat
@@ -280,6 +282,12 @@ def make_build_context(name: str = "test", **fields: Any) -> BuildContext:
     return BuildContext(name=name, **{"where": f"tests.{name}", "chat_format": FakeChatFormat(), **fields})
 
 
+def one_trajectory(**fields: Any) -> Episode:
+    """An episode of one trajectory from the fields of both."""
+    own = {field.name: fields.pop(field.name) for field in dataclasses.fields(Trajectory) if field.name in fields}
+    return Episode(trajectories=(Trajectory(**own),), **fields)
+
+
 def make_episode(
     *texts: str,
     task: Task | None = None,
@@ -293,7 +301,7 @@ def make_episode(
     """A finished episode in which the model said `texts`, one a turn, tokens and mask included.
 
     `calls` are the answered calls by turn index; their texts follow the turn as tool messages. `answer` is what an end
-    flag matched. `fields` are further ones of Episode.
+    flag matched. `fields` are further ones of Episode, or of its only trajectory.
     """
     chat = FakeChatFormat()
     task = task if task is not None else make_task()
@@ -312,7 +320,7 @@ def make_episode(
         ids.extend((*sampled, *bridge))
         mask.extend([1] * len(sampled) + [0] * len(bridge))
         messages.extend((Message("assistant", text), *answers))
-    return Episode(
+    return one_trajectory(
         **{
             "id": f"{task.id}#{index}",
             "task": task,

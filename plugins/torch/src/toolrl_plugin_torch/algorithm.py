@@ -49,7 +49,8 @@ class ImportanceConfig(Frame):
     differ, or weights some versions old."""
 
     level: Literal["token", "sequence", "mean"] = Field(
-        "token", description="Of the token, of the episode (a product over tokens), or the episode's geometric mean."
+        "token",
+        description="Of the token, of the trajectory (a product over tokens), or the trajectory's geometric mean.",
     )
     mode: Literal["truncate", "reject"] = Field(
         "truncate", description="What lies above the cap is cut down to it, or dropped."
@@ -63,7 +64,8 @@ class RejectionConfig(Frame):
 
     level: Literal["token", "sequence", "mean"] = Field(
         "mean",
-        description="Tokens by themselves, or whole episodes: by the product over their tokens, or its geometric mean.",
+        description="Tokens by themselves, or whole trajectories: by the product over their tokens, or its geometric "
+        "mean.",
     )
     low: float = Field(0.5, ge=0, lt=1, description="What is less likely by more than this is left out.")
     high: float = Field(2.0, gt=1, allow_inf_nan=False, description="What is likelier by more than this is left out.")
@@ -140,7 +142,7 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         description="What a ratio outside of the clip range means: no gradient, or a bounded weight.",
     )
     ratio: Literal["token", "sequence"] = Field(
-        "token", description="Of each token's probabilities, or the geometric mean over the episode."
+        "token", description="Of each token's probabilities, or the geometric mean over the trajectory."
     )
     loss_aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"] = Field(
         "sequence_mean",

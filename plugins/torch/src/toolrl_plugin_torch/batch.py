@@ -25,9 +25,9 @@ from itertools import pairwise
 
 import torch
 
-from toolrl.types import Episode, MediaInput
+from toolrl.types import Episode, MediaInput, common_beginning
 from toolrl_plugin_torch.objective.credit import Credit, token_advantages
-from toolrl_plugin_torch.prefixes.tree import WORTH_SHARING, TokenTree, common_beginning, grow
+from toolrl_plugin_torch.prefixes.tree import WORTH_SHARING, TokenTree, grow
 from toolrl_plugin_torch.routes import Routers
 
 
@@ -46,6 +46,8 @@ class Sample:
     """The images among the ids, in order; their spans are places in `ids`."""
     routes: torch.Tensor | None = None
     """Experts of each token that another is predicted from, int16 `[tokens, L, K]`; None for the router's own."""
+    episode_tokens: int | None = None
+    """Trained tokens of all sequences of its episode; None where this is the only one."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.loss_mask), len(self.logprobs), len(self.advantages)}
@@ -73,6 +75,8 @@ class MicroBatch:
     """float32, the engine's log-probabilities on trained tokens, 0 elsewhere."""
     advantages_BT: torch.Tensor
     """float32, 0 where the loss mask is False."""
+    episode_tokens_B: torch.Tensor
+    """float32, trained tokens of all sequences of a row's episode."""
     samples: tuple[int, ...]
     """Which sample each row is, as a position in the list that was packed."""
     media: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -99,15 +103,21 @@ class MicroBatch:
         return MicroBatch(**moved, samples=self.samples, media=media, tree=tree, routes_NLK=self.routes_NLK)
 
 
-def episode_sample(episode: Episode, advantage: Credit, routers: Routers | None = None) -> Sample:
-    """An episode with its advantage on each sampled token, and with `routers` with the routes that its engine recorded.
-    Raises EngineError where those are missing."""
-    advantages = token_advantages(episode, advantage)
-    sample = Sample(episode.ids, episode.loss_mask, episode.logprobs, advantages, episode.media)
-    length = _trained_length(sample)
-    if routers is None or not length:
-        return sample
-    return replace(sample, routes=routers.decode(episode.routes or b"", length - 1))
+def episode_samples(episode: Episode, advantage: Credit, routers: Routers | None = None) -> list[Sample]:
+    """The trained trajectories of an episode, with its advantage on each sampled token, and with `routers` with the
+    routes that its engine recorded. Raises EngineError where those are missing."""
+    trained = [it for it in episode.trajectories if it.trained]
+    tokens = sum(sum(it.loss_mask) for it in trained)
+    samples = []
+    for it in trained:
+        sample = Sample(
+            it.ids, it.loss_mask, it.logprobs, token_advantages(it, advantage), it.media, episode_tokens=tokens
+        )
+        length = _trained_length(sample)
+        if routers is not None and length:
+            sample = replace(sample, routes=routers.decode(it.routes or b"", length - 1))
+        samples.append(sample)
+    return samples
 
 
 def supervised_sample(ids: Sequence[int], loss_mask: Sequence[int], media: Sequence[MediaInput] = ()) -> Sample:
@@ -193,6 +203,8 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
     loss_mask_BT = torch.zeros(shape, dtype=torch.bool)
     rollout_logprobs_BT = torch.zeros(shape, dtype=torch.float32)
     advantages_BT = torch.zeros(shape, dtype=torch.float32)
+    chosen = [samples[index] for index in rows]
+    tokens = [it.trained_tokens if it.episode_tokens is None else it.episode_tokens for it in chosen]
     for row, index in enumerate(rows):
         sample, length = samples[index], lengths[index]
         input_ids_BT[row, :length] = torch.tensor(sample.ids[:length])
@@ -204,8 +216,8 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
     predictor_BT = torch.arange(input_ids_BT.numel()).view(shape) - 1
     routes = _routes([samples[index] for index in rows], predictor_BT, input_ids_BT.numel())
     return MicroBatch(
-        input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT, tuple(rows), media,
-        routes_NLK=routes,
+        input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT,
+        torch.tensor(tokens, dtype=torch.float32), tuple(rows), media, routes_NLK=routes,
     )  # fmt: skip
 
 

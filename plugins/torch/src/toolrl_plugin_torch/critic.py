@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from toolrl.errors import CheckpointError, ConfigError
-from toolrl.types import Episode, Group, Turn
+from toolrl.errors import CheckpointError, ConfigError, RunStoppedError
+from toolrl.types import Episode, Group, Trajectory, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, CriticConfig, OverlongConfig
 from toolrl_plugin_torch.batch import MicroBatch, Sample, split
 from toolrl_plugin_torch.logprob import TokenScorer
@@ -69,24 +69,33 @@ class _Valued:
     """The turns of an episode in which anything was sampled, with the critic's values; zeros until it was asked."""
 
     episode: Episode
+    trajectory: Trajectory
     turns: Sequence[Turn]
     values: Sequence[float]
     advantages: Sequence[float]
 
     @classmethod
     def of(cls, episode: Episode) -> _Valued:
-        turns = [turn for turn in episode.turns if turn.sampled_tokens]
-        return cls(episode, turns, [0.0] * len(turns), [0.0] * len(turns))
+        """Raises RunStoppedError for an episode that is no chain of turns."""
+        trained = [it for it in episode.trajectories if it.trained and it.turns] or [Trajectory()]
+        if len(trained) > 1:
+            raise RunStoppedError(
+                f"algorithm.critic: episode {episode.id} has {len(trained)} trajectories, and a critic values the "
+                "turns of one",
+                hint="Take an algorithm without a critic, for example `preset: grpo`.",
+            )
+        turns = [turn for turn in trained[0].turns if turn.sampled_tokens]
+        return cls(episode, trained[0], turns, [0.0] * len(turns), [0.0] * len(turns))
 
     def sample(self) -> Sample:
         """What the critic learns from: at the first token of each turn the return, and the value as it was."""
-        ids, length = self.episode.ids, len(self.episode.ids)
+        ids, length = self.trajectory.ids, len(self.trajectory.ids)
         mask, old, returns = [0] * length, [0.0] * length, [0.0] * length
         for turn, value, advantage in zip(self.turns, self.values, self.advantages, strict=True):
             spans = (segment.tokens for segment in turn.segments if segment.origin == "model")
             start = next(start for start, end in spans if end > start)
             mask[start], old[start], returns[start] = 1, value, value + advantage
-        return Sample(ids, mask, old, returns, self.episode.media)
+        return Sample(ids, mask, old, returns, self.trajectory.media)
 
     def rewards(self, overlong: OverlongConfig | None) -> list[float]:
         """What each turn earned. A reward of another turn goes to the one before it; what was given for the whole
@@ -97,9 +106,10 @@ class _Valued:
             return rewards
         for entry in self.episode.rewards:
             place = len(indices) if entry.turn is None else bisect_right(indices, entry.turn)
-            rewards[max(place - 1, 0)] += entry.weight * entry.value
+            if entry.role in (None, self.trajectory.role):
+                rewards[max(place - 1, 0)] += entry.weight * entry.value
         if overlong is not None:
-            rewards[-1] += overlong_penalty(self.episode.sampled_tokens, overlong)
+            rewards[-1] += overlong_penalty(sum(self.trajectory.loss_mask), overlong)
         return rewards
 
 

@@ -20,7 +20,7 @@ from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.base_trainer import BaseTrainer, within_memory
-from toolrl_plugin_torch.batch import MicroBatch, Sample, balance, episode_sample, supervised_sample
+from toolrl_plugin_torch.batch import MicroBatch, Sample, balance, episode_samples, supervised_sample
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
@@ -108,11 +108,11 @@ class PolicyTrainer(BaseTrainer):
         self.ranks.use_device()
         credited = credit(groups, self._algorithm, self.critic or self._estimator)
         samples = [
-            episode_sample(episode, advantage, self.routers)
+            episode_samples(episode, advantage, self.routers)
             for episode, advantage in zip(credited.episodes, credited.advantages, strict=True)
         ]
         groups_of = [episode.group for episode in credited.episodes]
-        costs = [episode.sampled_tokens for episode in credited.episodes]
+        costs = [_tokens(of_episode) for of_episode in samples]
         even = self._algorithm.loss_aggregation != "token_mean"
         parts = balance(groups_of, costs, self._trainer.updates_per_step, together=self.shares, even=even)
         plans = [self._plan([samples[index] for index in part], [groups_of[index] for index in part]) for part in parts]
@@ -137,19 +137,26 @@ class PolicyTrainer(BaseTrainer):
         metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(updates))}
         return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}
 
-    def _plan(self, samples: Sequence[Sample], groups: Sequence[str]) -> _Update:
-        """Micro-batches of the samples that move the policy, normalised over all samples of all ranks.
+    def _plan(self, episodes: Sequence[Sequence[Sample]], groups: Sequence[str]) -> _Update:
+        """Micro-batches of the episodes' samples that move the policy, normalised over all samples of all ranks.
 
         Without KL and entropy terms an advantage of zero gives no gradient, so such a sample needs no forward pass,
         unless a plugin's loss makes something of it. An update of none is left out whole: momentum and weight decay
         would move the policy even so.
         """
-        tokens = [sample.trained_tokens for sample in samples]
+        tokens = [_tokens(samples) for samples in episodes]
         normaliser = Normaliser.of(tokens, self._algorithm.loss_aggregation, length=self._longest)
+        # Ranks get whole groups, or where these are fewer than ranks whole episodes.
+        whole = len(set(groups)) >= self.ranks.size
+        samples = [
+            (sample, group if whole else (group, number))
+            for number, (of_episode, group) in enumerate(zip(episodes, groups, strict=True))
+            for sample in of_episode
+        ]
         if not (self._algorithm.kl_coef or self._algorithm.entropy_coef or self._custom_loss):
-            moving = [number for number, sample in enumerate(samples) if any(sample.advantages)]
-            samples, groups = [samples[number] for number in moving], [groups[number] for number in moving]
-        return _Update(self._micro_batches(samples, groups), normaliser)
+            samples = [(sample, owner) for sample, owner in samples if any(sample.advantages)]
+        batches = self._micro_batches([sample for sample, _ in samples], [owner for _, owner in samples])
+        return _Update(batches, normaliser)
 
     def _one_update(self, update: _Update, measured: LossStatistics, *, first: bool) -> dict[str, float]:
         nothing = [None] * len(update.batches)
@@ -198,6 +205,7 @@ class PolicyTrainer(BaseTrainer):
             rollout_logprobs_BT=batch.rollout_logprobs_BT,
             reference_logprobs_BT=reference_BT,
             entropy_BT=scored.entropy_BT,
+            episode_tokens_B=batch.episode_tokens_B,
         )
         measured.add(statistics)
         if compare:
@@ -209,6 +217,10 @@ class PolicyTrainer(BaseTrainer):
         batch = batch.to(self.policy.device)
         with torch.no_grad(), self._computing(batch):
             return self._scored(score, batch, temperature=self._temperature).logprobs_BT
+
+
+def _tokens(samples: Sequence[Sample]) -> int:
+    return sum(sample.trained_tokens for sample in samples)
 
 
 class _Rank0Estimator:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from toolrl.errors import EngineError
-from toolrl_plugin_torch.prefixes.tree import common_beginning
+from toolrl.types import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner

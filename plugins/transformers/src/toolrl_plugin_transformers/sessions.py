@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect, insort
 from collections.abc import Collection, Iterator
 
-from toolrl_plugin_torch.prefixes.tree import common_beginning
+from toolrl.types import common_beginning
 from toolrl_plugin_transformers.cache import Saved, SlotCache
 
 FEWEST = 16

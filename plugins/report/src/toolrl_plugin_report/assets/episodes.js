@@ -7,11 +7,15 @@ function seconds(value) {
 }
 
 function callsOf(episode) {
-  return episode.turns.flatMap((turn) => turn.calls);
+  return episode.trajectories.flatMap((trajectory) => trajectory.turns).flatMap((turn) => turn.calls);
 }
 
 function sampledOf(episode) {
-  return episode.spans.reduce((sum, [start, end]) => sum + end - start, 0);
+  return episode.trajectories.flatMap((trajectory) => trajectory.spans).reduce((sum, [start, end]) => sum + end - start, 0);
+}
+
+function tokensOf(episode) {
+  return episode.trajectories.reduce((sum, trajectory) => sum + trajectory.ids.length, 0);
 }
 
 function verdict(episode) {
@@ -21,8 +25,9 @@ function verdict(episode) {
 }
 
 function searchText(episode) {
-  const parts = [episode.id, episode.answer, episode.truth, ...episode.prompt.map((message) => message[1])];
-  for (const turn of episode.turns) {
+  const parts = [episode.id, episode.answer, episode.truth];
+  for (const { prompt } of episode.trajectories) parts.push(...prompt.map((message) => message[1]));
+  for (const turn of episode.trajectories.flatMap((trajectory) => trajectory.turns)) {
     parts.push(...turn.segments.map((segment) => segment[1]), ...turn.replies.map((message) => message[1]));
     for (const call of turn.calls) parts.push(call.name, call.arguments, call.result);
   }
@@ -38,14 +43,14 @@ const ORDERS = {
   "highest reward": (a, b) => Number(b.reward) - Number(a.reward),
   "lowest reward": (a, b) => Number(a.reward) - Number(b.reward),
   "most calls": (a, b) => callsOf(b).length - callsOf(a).length,
-  "longest": (a, b) => b.ids.length - a.ids.length,
+  "longest": (a, b) => tokensOf(b) - tokensOf(a),
 };
 
 function episodeBrowser(episodes, tokens) {
   const list = document.getElementById("list"), detail = document.getElementById("detail"), more = document.getElementById("more");
   // The page's address keeps filters and tab, so that a link opens the same view.
   const link = new URLSearchParams(location.hash.slice(1));
-  const state = { shown: [], limit: PAGE, current: null, tab: link.get("tab") in TABS ? link.get("tab") : "conversation", shade: false };
+  const state = { shown: [], limit: PAGE, current: null, tab: link.get("tab") in TABS ? link.get("tab") : "conversation", trajectory: 0, shade: false };
   const texts = new Map();
   const filters = makeFilters(episodes, link, () => { state.limit = PAGE; update(); keepLink(); });
 
@@ -79,6 +84,7 @@ function episodeBrowser(episodes, tokens) {
 
   function open(episode) {
     state.current = episode;
+    state.trajectory = 0;
     renderList();
     show();
     detail.scrollTop = 0;
@@ -126,7 +132,8 @@ function makeFilters(episodes, link, changed) {
 
 function listItem(episode, current, opened) {
   const [style, mark, meaning] = verdict(episode);
-  const question = [...episode.prompt].reverse().find((message) => message[0] === "user") || episode.prompt[0];
+  const prompt = episode.trajectories.length ? episode.trajectories[0].prompt : [];
+  const question = [...prompt].reverse().find((message) => message[0] === "user") || prompt[0];
   const calls = callsOf(episode).length;
   const where = episode.step === null ? "unfinished step" : `step ${episode.step}`;
   return el("li", {}, el("button", { type: "button", "aria-current": String(current), onclick: opened },
@@ -141,18 +148,23 @@ function chip(text, style, title) {
 
 function renderEpisode(episode, tokens, state, show) {
   const [style, , meaning] = verdict(episode);
+  const versions = [...new Set(episode.trajectories.flatMap((trajectory) => trajectory.versions))].sort((a, b) => a - b);
   const tone = { yes: "good", no: "bad", failed: "bad" }[style];
   const facts = [chip(meaning, tone), chip(`reward ${formatNumber(episode.reward)}`), chip(`stopped by ${episode.stop}`),
-    chip(`${sampledOf(episode)} of ${episode.ids.length} tokens sampled`), chip(seconds(episode.seconds)), chip(`environment ${episode.environment}`),
-    episode.versions.length ? chip(`weights ${episode.versions.join(", ")}`, "", "versions that sampled it") : null];
+    chip(`${sampledOf(episode)} of ${tokensOf(episode)} tokens sampled`), chip(seconds(episode.seconds)), chip(`environment ${episode.environment}`),
+    versions.length ? chip(`weights ${versions.join(", ")}`, "", "versions that sampled it") : null];
   const tab = (name, label) => el("button", { type: "button", role: "tab", "aria-selected": String(state.tab === name), onclick: () => { state.tab = name; show(); } }, label);
+  const trajectories = episode.trajectories.map((trajectory, number) => el("button",
+    { type: "button", role: "tab", "aria-selected": String(state.trajectory === number), onclick: () => { state.trajectory = number; show(); } },
+    `${trajectory.role} ${number + 1}${trajectory.trained ? "" : " (not trained)"}`));
   const shade = el("label", {}, el("input", { type: "checkbox", checked: state.shade, onchange: (event) => { state.shade = event.target.checked; show(); } }), " shade unlikely tokens");
   return [
     el("div", { class: "head" }, el("h3", {}, episode.id), el("span", { class: "note" }, `${episode.step === null ? "unfinished step" : `step ${episode.step}`} · ${episode.kind || ""} · keys j and k`)),
     el("div", { class: "chips" }, facts),
     episode.failure ? failureBox(episode.failure) : null,
     el("div", { class: "tabs", role: "tablist" }, tab("conversation", "Conversation"), tab("tokens", "Tokens"), tab("rewards", "Rewards"), state.tab === "tokens" ? shade : null),
-    TABS[state.tab](episode, tokens, state.shade),
+    trajectories.length > 1 && state.tab !== "rewards" ? el("div", { class: "tabs", role: "tablist" }, trajectories) : null,
+    TABS[state.tab](episode, tokens, state.shade, episode.trajectories[state.trajectory]),
   ].filter(Boolean);
 }
 
@@ -171,18 +183,18 @@ function block(origin, text) {
   return el("div", { class: `text ${origin}` }, visible(text));
 }
 
-function conversation(episode) {
+function conversation(episode, tokens, shade, trajectory) {
   const parts = [];
-  for (const [role, text] of episode.prompt) parts.push(el("p", { class: "who" }, el("b", {}, role)), block("prompt", text));
-  episode.turns.forEach((turn, index) => {
+  for (const [role, text] of trajectory.prompt) parts.push(el("p", { class: "who" }, el("b", {}, role)), block("prompt", text));
+  for (const turn of trajectory.turns) {
     const count = turn.segments.filter((segment) => segment[0] === "model").reduce((sum, segment) => sum + segment[2], 0);
-    const rewards = episode.rewards.filter((entry) => entry[0] === index);
-    parts.push(el("p", { class: "who" }, el("b", {}, `turn ${index + 1}`), `${count} tokens · ${seconds(turn.generate)}${turn.calls.length ? ` · tools ${seconds(turn.tools)}` : ""} · ended by ${turn.finish}`,
+    const rewards = episode.rewards.filter((entry) => entry[0] === turn.index);
+    parts.push(el("p", { class: "who" }, el("b", {}, `turn ${turn.index + 1}`), `${count} tokens · ${seconds(turn.generate)}${turn.calls.length ? ` · tools ${seconds(turn.tools)}` : ""} · ended by ${turn.finish}`,
       rewards.map((entry) => chip(`${entry[1]} ${signed(entry[2])}`, entry[2] >= 0 ? "good" : "bad", `weight ${entry[3]}`))));
     for (const [origin, text] of turn.segments) parts.push(block(origin, text));
     parts.push(...turn.calls.map(callBox));
     for (const [role, text] of turn.replies) parts.push(el("p", { class: "who" }, el("b", {}, role)), block("tool", text));
-  });
+  }
   const end = [episode.answer === null ? null : chip(`answer: ${episode.answer}`, "", episode.answer), episode.truth === null ? null : chip(`expected: ${episode.truth}`, "", episode.truth)];
   parts.push(el("div", { class: "chips" }, end));
   return el("div", {}, parts);
@@ -201,13 +213,13 @@ function signed(value) {
   return `${Number(value) >= 0 ? "+" : ""}${formatNumber(value)}`;
 }
 
-function tokenView(episode, tokens, shade) {
+function tokenView(episode, tokens, shade, trajectory) {
   const box = el("div", { class: "tokens" });
   const sampled = new Map();
   let place = 0;
-  for (const [start, end] of episode.spans) for (let index = start; index < end; index++) sampled.set(index, episode.logprobs[place++]);
-  episode.ids.forEach((id, index) => {
-    const origin = sampled.has(index) ? "model" : index < episode.promptLength ? "prompt" : "tool";
+  for (const [start, end] of trajectory.spans) for (let index = start; index < end; index++) sampled.set(index, trajectory.logprobs[place++]);
+  trajectory.ids.forEach((id, index) => {
+    const origin = sampled.has(index) ? "model" : index < trajectory.promptLength ? "prompt" : "tool";
     const known = Object.hasOwn(tokens, id);
     const piece = known ? tokens[id] : `⟨${id}⟩`;
     const logprob = sampled.get(index);
@@ -222,8 +234,8 @@ function tokenView(episode, tokens, shade) {
 
 function rewardView(episode) {
   if (!episode.rewards.length) return el("p", { class: "empty" }, "No rewards.");
-  const rows = episode.rewards.map(([turn, source, value, weight]) => el("tr", {}, el("th", {}, source),
-    el("td", {}, turn === null ? "whole" : `turn ${turn + 1}`), el("td", {}, formatNumber(value)), el("td", {}, formatNumber(weight)), el("td", {}, formatNumber(value * weight))));
+  const rows = episode.rewards.map(([turn, source, value, weight, role]) => el("tr", {}, el("th", {}, source),
+    el("td", {}, `${turn === null ? "whole" : `turn ${turn + 1}`}${role === null ? "" : ` of ${role}`}`), el("td", {}, formatNumber(value)), el("td", {}, formatNumber(weight)), el("td", {}, formatNumber(value * weight))));
   const head = ["source", "credited to", "value", "weight", "product"].map((name) => el("th", {}, name));
   return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows,
     el("tr", {}, el("th", {}, "sum"), el("td"), el("td"), el("td"), el("td", {}, formatNumber(episode.reward)))));

@@ -6,6 +6,10 @@ rewards (arXiv 2402.03300, section 4.1.3): what was given for the whole episode 
 for single turns is compared with all such rewards of the group; and the tokens of turn k get the first, and of the
 second the sum over turns j ≥ k, discounted by discount^(j − k).
 
+Where several roles speak, an episode is a unit for each of its roles: what is credited to the role, or to all, is
+compared with what the same role was given in the group, and only the role's turns get the advantage. Rewards of turns
+are summed over all later turns of the episode, in whichever trajectory they are: what a turn influences starts later.
+
 What calls cost counts with what was given for the whole episode: only turns that call have a cost, and compared with
 each other alone they couldn't be worse than a turn without a call.
 
@@ -22,7 +26,7 @@ import torch
 
 from toolrl.errors import RewardError
 from toolrl.protocols import AdvantageEstimator
-from toolrl.types import Episode, Group, RewardEntry
+from toolrl.types import Episode, Group, RewardEntry, Trajectory
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig
 from toolrl_plugin_torch.objective.advantage import flat_groups, group_advantages
 
@@ -57,38 +61,38 @@ def credit(
     re-sampling); with `mask_truncated`, episodes that ran out of tokens (section 3.4 there). Raises RewardError where
     the estimator gives anything but a finite number for each episode or turn.
     """
-    rewards = _Rewards(groups, algorithm.overlong)
-    if not rewards.episodes:
+    episodes = [(episode, number) for number, group in enumerate(groups) for episode in group.episodes]
+    if not episodes:
         return CreditedEpisodes((), (), {"groups/flat": 0.0, "episodes/trained": 0.0})
+    rewards = {role: _Rewards(groups, role, algorithm.overlong) for role in _roles(groups)}
     if estimator is not None:
         advantages = _estimated(estimator, groups)
-    elif algorithm.credit == "turn":
-        advantages = rewards.by_turn(algorithm)
     else:
-        advantages = rewards.compared(rewards.totals_B, algorithm).tolist()
+        advantages = _joined([it for it, _ in episodes], {role: it.credits(algorithm) for role, it in rewards.items()})
     if algorithm.drop_flat_groups:
         flat = [is_flat(group, algorithm) for group in groups]
     else:
-        flat = rewards.flat(algorithm).tolist()
+        flat = torch.stack([it.flat(algorithm) for it in rewards.values()]).all(0).tolist()
     kept = [
         (episode, advantage)
-        for episode, number, advantage in zip(rewards.episodes, rewards.groups_B.tolist(), advantages, strict=True)
+        for (episode, number), advantage in zip(episodes, advantages, strict=True)
         if episode.failure is None
         and not (algorithm.drop_flat_groups and flat[number])
         and not (algorithm.mask_truncated and episode.stop_reason in TRUNCATED)
     ]
     metrics = {"groups/flat": sum(flat) / max(len(groups), 1), "episodes/trained": float(len(kept))}
-    if algorithm.overlong and rewards.valid_B.any():
-        metrics["overlong/penalty"] = float(rewards.penalties_B[rewards.valid_B].mean())
+    penalties = torch.cat([it.penalties_B[it.valid_B] for it in rewards.values()])
+    if algorithm.overlong and len(penalties):
+        metrics["overlong/penalty"] = float(penalties.mean())
     return CreditedEpisodes([episode for episode, _ in kept], [advantage for _, advantage in kept], metrics)
 
 
 def sampled_entropy(groups: Sequence[Group]) -> dict[str, float]:
-    """The mean of −log p over all sampled tokens, p as they were sampled: its expectation is the entropy, and groups
-    that teach nothing need no pass over the model for it."""
-    episodes = [episode for group in groups for episode in group.scored]
-    tokens = sum(episode.sampled_tokens for episode in episodes)
-    total = sum(sum(episode.logprobs) for episode in episodes)  # Of other tokens they are 0.
+    """The mean of −log p over all sampled tokens that may be trained on, p as they were sampled: its expectation is the
+    entropy, and groups that teach nothing need no pass over the model for it."""
+    trained = [it for group in groups for episode in group.scored for it in episode.trajectories if it.trained]
+    tokens = sum(sum(trajectory.loss_mask) for trajectory in trained)
+    total = sum(sum(trajectory.logprobs) for trajectory in trained)  # Of other tokens they are 0.
     return {"entropy": (0.0 - total) / tokens} if tokens else {}
 
 
@@ -99,7 +103,7 @@ def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:
     judged = algorithm.filter_metric == "correct" and None not in correct
     if not group.episodes or (judged and len(correct) < 2):
         return True
-    return bool(_Rewards([group], None).flat(algorithm)[0])
+    return all(bool(_Rewards([group], role, None).flat(algorithm)[0]) for role in _roles([group]))
 
 
 def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
@@ -109,44 +113,72 @@ def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
     return -settings.penalty * min(max(over / settings.buffer, 0.0), 1.0)
 
 
-def token_advantages(episode: Episode, advantage: Credit) -> list[float]:
-    """An advantage for each of the episode's tokens (length T), 0 where the loss mask is 0.
+def token_advantages(trajectory: Trajectory, advantage: Credit) -> list[float]:
+    """An advantage for each of a trajectory's tokens (length T), 0 where the loss mask is 0.
 
     A number is credited to every sampled token. A mapping credited each turn's sampled tokens with the value under the
     turn's index, and must name every turn that has sampled tokens.
     """
     if isinstance(advantage, Mapping):
-        values_T = [0.0] * len(episode.ids)
-        for turn in episode.turns:
+        values_T = [0.0] * len(trajectory.ids)
+        for turn in trajectory.turns:
             for segment in turn.segments:
                 if segment.origin == "model" and segment.tokens[1] > segment.tokens[0]:
                     start, end = segment.tokens
                     values_T[start:end] = [advantage[turn.index]] * (end - start)
-        return [value if sampled else 0.0 for value, sampled in zip(values_T, episode.loss_mask, strict=True)]
-    return [advantage if sampled else 0.0 for sampled in episode.loss_mask]
+        return [value if sampled else 0.0 for value, sampled in zip(values_T, trajectory.loss_mask, strict=True)]
+    return [advantage if sampled else 0.0 for sampled in trajectory.loss_mask]
+
+
+def _roles(groups: Sequence[Group]) -> list[str]:
+    """Those that are trained."""
+    episodes = (episode for group in groups for episode in group.episodes)
+    return sorted({it.role for episode in episodes for it in episode.trajectories if it.trained}) or ["agent"]
+
+
+def _joined(episodes: Sequence[Episode], by_role: Mapping[str, Sequence[Credit]]) -> list[Credit]:
+    """Each episode's advantage: a role's own where there is one role, else that of each turn by its role."""
+    if len(by_role) == 1:
+        return list(next(iter(by_role.values())))
+    joined: list[Credit] = []
+    for row, episode in enumerate(episodes):
+        turns = {turn.index: by_role[it.role][row] for it in episode.trajectories if it.trained for turn in it.turns}
+        joined.append({turn: it[turn] if isinstance(it, Mapping) else it for turn, it in turns.items()})
+    return joined
 
 
 class _Rewards:
-    """The rewards of a step's episodes: B episodes in the order of their groups, N turns that were given any."""
+    """The rewards of one role in a step's episodes: B episodes in the order of their groups, N turns that were given
+    any."""
 
-    def __init__(self, groups: Sequence[Group], overlong: OverlongConfig | None) -> None:
+    def __init__(self, groups: Sequence[Group], role: str, overlong: OverlongConfig | None) -> None:
         self.episodes = [episode for group in groups for episode in group.episodes]
         self.groups_B = torch.tensor([number for number, group in enumerate(groups) for _ in group.episodes])
-        self.valid_B = torch.tensor([episode.failure is None for episode in self.episodes])
-        penalties = [overlong_penalty(e.sampled_tokens, overlong) if overlong else 0.0 for e in self.episodes]
+        own = [[it for it in episode.trajectories if it.role == role and it.trained] for episode in self.episodes]
+        failed = [episode.failure is not None for episode in self.episodes]
+        self.valid_B = torch.tensor([bool(its) and not bad for its, bad in zip(own, failed, strict=True)])
+        tokens = [sum(sum(it.loss_mask) for it in its) for its in own]
+        penalties = [overlong_penalty(count, overlong) if overlong else 0.0 for count in tokens]
         self.penalties_B = torch.tensor(penalties, dtype=torch.float64)
         outcomes = [
-            sum(entry.weight * entry.value for entry in episode.rewards if not _of_turn(entry)) + penalty
+            sum(it.weight * it.value for it in episode.rewards if it.role in (None, role) and not _of_turn(it))
+            + penalty
             for episode, penalty in zip(self.episodes, penalties, strict=True)
         ]
         self.outcomes_B = torch.tensor(outcomes, dtype=torch.float64)
         """What was given for the whole episode, less what its calls cost."""
-        steps = [_step_rewards(episode) for episode in self.episodes]
+        steps = [_step_rewards(episode, role) for episode in self.episodes]
         self.totals_B = self.outcomes_B + torch.tensor([sum(of.values()) for of in steps], dtype=torch.float64)
         """With what was given for its turns."""
         self._turns = [(row, turn) for row, of in enumerate(steps) for turn in of]
         self._rewards_N = torch.tensor([value for of in steps for value in of.values()], dtype=torch.float64)
         self._rows_N = torch.tensor([row for row, _ in self._turns], dtype=torch.int64)
+
+    def credits(self, algorithm: AlgorithmConfig) -> Sequence[Credit]:
+        """What each episode's turns of this role get."""
+        if algorithm.credit == "turn":
+            return self.by_turn(algorithm)
+        return self.compared(self.totals_B, algorithm).tolist()
 
     def compared(self, rewards_B: torch.Tensor, algorithm: AlgorithmConfig) -> torch.Tensor:
         """Advantages of the episodes by these rewards."""
@@ -184,11 +216,11 @@ def _of_turn(entry: RewardEntry) -> bool:
     return entry.turn is not None and entry.source != _COST
 
 
-def _step_rewards(episode: Episode) -> dict[int, float]:
-    """What each turn of an episode was given, where it was given anything; without the cost of its calls."""
+def _step_rewards(episode: Episode, role: str) -> dict[int, float]:
+    """What each turn of an episode was given for a role, where it was given anything; without the cost of its calls."""
     rewards: dict[int, float] = {}
     for entry in episode.rewards:
-        if entry.turn is not None and _of_turn(entry):
+        if entry.turn is not None and entry.role in (None, role) and _of_turn(entry):
             rewards[entry.turn] = rewards.get(entry.turn, 0.0) + entry.weight * entry.value
     return rewards
 
@@ -220,7 +252,8 @@ def _estimated(estimator: AdvantageEstimator, groups: Sequence[Group]) -> list[C
 
 def _check_credit(value: Credit, episode: Episode, label: str) -> None:
     if isinstance(value, Mapping):
-        lacking = [turn.index for turn in episode.turns if turn.sampled_tokens and turn.index not in value]
+        turns = [turn for it in episode.trajectories if it.trained for turn in it.turns]
+        lacking = [turn.index for turn in turns if turn.sampled_tokens and turn.index not in value]
         if lacking:
             raise RewardError(f"{label} gave no advantage for turn {lacking[0]} of {episode.id}")
     for number in value.values() if isinstance(value, Mapping) else [value]:

@@ -7,7 +7,7 @@ policy (decoupled PPO, arXiv 2110.00641; for language models AReaL, arXiv 2505.2
 taken over:
 
     token      the token itself
-    sequence   the product over all trained tokens of the episode
+    sequence   the product over all trained tokens of the trajectory
     mean       their geometric mean: the sequence's, without its dependence on length
 
 Great weights make a noisy gradient. `truncate` takes min(w, cap) (Yao et al., On the Rollout-Training Mismatch in
@@ -18,10 +18,10 @@ A rejection leaves out what lies outside of an interval [low, high] of w, by a l
 weighted or not:
 
     token      IcePop (Ring-1T, arXiv 2510.18855), together with weights of tokens
-    sequence   whole episodes by the product: a mismatch that adds up over a long episode
-    mean       whole episodes by the geometric mean, which doesn't depend on their length (Liu et al., When Speed Kills
-               Stability, https://richardli.xyz/rl-collapse); Trust Region Masking, arXiv 2512.23075, leaves out whole
-               episodes too, by their worst token
+    sequence   whole trajectories by the product: a mismatch that adds up over a long one
+    mean       whole trajectories by the geometric mean, which doesn't depend on their length (Liu et al., When Speed
+               Kills Stability, https://richardli.xyz/rl-collapse); Trust Region Masking, arXiv 2512.23075, leaves out
+               whole sequences too, by their worst token
 
 With `only_negative` and `mean` it is the off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556):
 what policies before did wrong is unlearned only while it is still likely, low = exp(−δ), with a `high` that nothing

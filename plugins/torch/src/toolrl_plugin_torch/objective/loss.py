@@ -7,6 +7,7 @@ Every loss here is a weighted sum over tokens, and the weights hold the whole av
     sequence_sum   1 / sequences                                      REINFORCE and RLOO, arXiv 2402.14740
     constant       1 / (sequences · a constant length)                Dr. GRPO, arXiv 2503.20783, section 3.2
 
+A sequence is an episode here, with all of its trajectories: how its turns are spread over them changes no weight.
 The numbers of tokens and sequences are those of the whole optimizer step (`Normaliser`), not of a micro-batch: the sum
 of the micro-batches' losses, over all ranks, is the loss of one big batch, and so are its gradients, however the step
 is cut.
@@ -66,18 +67,19 @@ class Normaliser:
     tokens: int
     """Trained tokens of the optimizer step, over all micro-batches and ranks."""
     sequences: int
-    """Sequences with a trained token, likewise."""
+    """Episodes with a trained token, likewise."""
     length: int = 1
     """For `constant`: the length that each sequence is divided by, usually the most tokens an episode may sample."""
 
     @classmethod
     def of(cls, trained: Iterable[int], aggregation: Any, *, length: int = 1) -> Normaliser:
-        """Counted from the trained tokens of each sequence of an optimizer step, whichever rank computes it."""
+        """Counted from the trained tokens of each episode of an optimizer step, whichever rank computes it."""
         counts = [count for count in trained if count]
         return cls(aggregation, sum(counts), len(counts), length)
 
-    def weights(self, loss_mask_BT: torch.Tensor) -> torch.Tensor:
-        """The weight of each token's loss, float32 [B, T], 0 outside of the mask.
+    def weights(self, loss_mask_BT: torch.Tensor, episode_tokens_B: torch.Tensor | None = None) -> torch.Tensor:
+        """The weight of each token's loss, float32 [B, T], 0 outside of the mask. `episode_tokens_B`: trained tokens of
+        each row's episode; None where the row has all of them.
 
         Over the optimizer step the weights sum to 1, except with `sequence_sum` and `constant`.
         """
@@ -85,7 +87,8 @@ class Normaliser:
         if self.aggregation == "token_mean":
             return mask_BT / max(self.tokens, 1)
         if self.aggregation == "sequence_mean":
-            return mask_BT / (mask_BT.sum(dim=1, keepdim=True).clamp(min=1.0) * max(self.sequences, 1))
+            tokens_B = mask_BT.sum(dim=1) if episode_tokens_B is None else episode_tokens_B
+            return mask_BT / (tokens_B[:, None].clamp(min=1.0) * max(self.sequences, 1))
         if self.aggregation == "sequence_sum":
             return mask_BT / max(self.sequences, 1)
         return mask_BT / (self.length * max(self.sequences, 1))
@@ -158,6 +161,7 @@ def policy_loss(
     rollout_logprobs_BT: torch.Tensor | None = None,
     reference_logprobs_BT: torch.Tensor | None = None,
     entropy_BT: torch.Tensor | None = None,
+    episode_tokens_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, LossStatistics]:
     """A micro-batch's part of the optimizer step's loss, and its statistics. Backward each part, then step once.
     `custom` takes the place of the algorithm's surrogate, with its ratio and clip.
@@ -166,12 +170,13 @@ def policy_loss(
     samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped.
     `old_logprobs: sampled` takes the engine's instead. `rollout_logprobs_BT`, the engine's, are needed with that,
     `importance` and `rejection`; None takes the old ones for them. `reference_logprobs_BT` are needed with a `kl_coef`,
-    and measured only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`. Raises ValueError where
-    one that is needed is None, RunStoppedError where a custom loss isn't finite.
+    and measured only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`. `episode_tokens_B` is that
+    of `Normaliser.weights`. Raises ValueError where one that is needed is None, RunStoppedError where a custom loss
+    isn't finite.
     """
     assert reference_logprobs_BT is not None or not algorithm.kl_coef, "the KL term needs the reference"
     mask_BT = loss_mask_BT.bool()
-    weights_BT = normaliser.weights(mask_BT)
+    weights_BT = normaliser.weights(mask_BT, episode_tokens_B)
     # Outside of the mask all inputs become 0, so that no inf or NaN there can reach the loss or a gradient.
     logprobs_BT = torch.where(mask_BT, logprobs_BT, 0.0)
     advantages_BT = torch.where(mask_BT, advantages_BT, 0.0)

@@ -12,7 +12,8 @@ ratio is of each token, or of the whole sequence, the same for all its tokens:
     token      π(token) / π_old(token)
     sequence   (π(sequence) / π_old(sequence)) ^ (1 / trained tokens)   GSPO, arXiv 2507.18071, equation 7
 
-A sequence is an episode here: all of its trained tokens, over all turns. Where tokens of a sequence differ in advantage
+A sequence is a trajectory here: all of its trained tokens, over all turns. So the ratio of sequences, unlike that of
+tokens, depends on how an episode's turns are spread over trajectories. Where tokens of a sequence differ in advantage
 or weight, the sequence's ratio is that of GSPO-token (section 4.3 there): its value is the same, and each token's term
 has a gradient by that token's own log-probability. By the sequence's, all tokens would get the mean of their
 advantages, and the credit of turns would be lost; where all advantages are equal, both gradients are the same.

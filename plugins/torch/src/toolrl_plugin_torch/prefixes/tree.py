@@ -21,6 +21,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from toolrl.types import common_beginning
+
 WORTH_SHARING = 32
 """Tokens that sharing a stretch must save."""
 
@@ -87,20 +89,6 @@ class _Stretch:
     row: int
     start: int
     end: int
-
-
-def common_beginning(first: Sequence[int], second: Sequence[int], limit: int | None = None) -> int:
-    """How many tokens two sequences have in common at the start, at most `limit`."""
-    low, high = 0, min(len(first), len(second)) if limit is None else limit
-    if first[:high] == second[:high]:
-        return high
-    while high - low > 1:  # first[:low] is common, first[:high] isn't
-        middle = (low + high) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def grow(sequences: Sequence[Sequence[int]], *, worth: int = WORTH_SHARING) -> TokenTree:
