@@ -28,8 +28,9 @@ LAYERS = [
     {"hookspecs", "component", "kinds"},
     {"parsing"},
     {"protocols"},
-    {"training_protocols"},
+    {"agent_protocols", "training_protocols"},
     {"types", "errors"},
+    {"message_types"},
     {"token_types", "tracebacks", "terminal_text"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""

@@ -9,13 +9,17 @@ used from two threads at once.
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from toolrl.agent_protocols import EpisodeContext as EpisodeContext
+from toolrl.agent_protocols import Harness as Harness
+from toolrl.agent_protocols import Model as Model
+from toolrl.agent_protocols import Outcome as Outcome
+from toolrl.agent_protocols import RewritesHistory as RewritesHistory
 from toolrl.training_protocols import AdvantageEstimator as AdvantageEstimator
 from toolrl.training_protocols import Cluster as Cluster
 from toolrl.training_protocols import LossTerms as LossTerms
@@ -77,43 +81,6 @@ class BuildContext:
     shared_limit: Callable[[str, int], Awaitable[Any]] | None = None
     """For tools: gives a `toolrl.tools.rate_limits.Limiter` with so many permits, under a name that all processes of
     the run share. Raises ConfigError where the name is in use with another number. None for a tool that is alone."""
-
-
-class Model(Protocol):
-    """The model that plays the episode."""
-
-    async def ask(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec] = (),
-        *,
-        role: str = "agent",
-        max_tokens: int | None = None,
-        stop: Sequence[str] = (),
-    ) -> Turn:
-        """One more turn of the episode, after these messages: sampled and parsed, its calls unanswered. It is trained
-        on the episode's reward, under its role. `max_tokens` and `stop` are limits besides the run's. Raises ToolError
-        where the messages leave no room. A cancelled question leaves nothing."""
-        ...
-
-
-@dataclass
-class EpisodeContext:
-    """What the tools of one episode share. Made when the episode starts, gone when it ends."""
-
-    episode_id: str
-    task: Task
-    random: random.Random
-    """Seeded by the run's seed, the task and the index in the group: the only source of chance a tool should use."""
-    shared: dict[str, Any] = field(default_factory=dict)
-    """Anything: frames that one tool extracts and another reads."""
-    training: bool = True
-    """False in evaluation."""
-    notes: dict[str, Any] = field(default_factory=dict)
-    """What tools hand on to rewards, observers and the record: it becomes `Episode.notes`. Numbers, texts, lists, and
-    mappings with texts as keys; anything else fails the episode."""
-    model: Model | None = None
-    """To be asked by sub-agents, simulated users and their like; None where no model plays."""
 
 
 class ToolParser(Protocol):

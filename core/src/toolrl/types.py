@@ -207,7 +207,9 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.strip().splitlines())
 
 
-StopReason = Literal["answer", "no_call", "max_turns", "max_tokens", "context_full", "tool_done", "error", "aborted"]
+StopReason = Literal[
+    "answer", "no_call", "max_turns", "max_tokens", "context_full", "tool_done", "timeout", "error", "aborted"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,79 @@
+"""Protocols of what plays an episode: the model that is asked, a harness that asks it, what shortens a history."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from toolrl.types import Message, Score, StopReason, Task, ToolSpec, Turn
+
+
+class Model(Protocol):
+    """The model that plays the episode."""
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        role: str = "agent",
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn:
+        """One more turn of the episode, after these messages: sampled and parsed, its calls unanswered. It is trained
+        on the episode's reward, under its role. `max_tokens` and `stop` are limits besides the run's. Raises ToolError
+        where the messages leave no room. A cancelled question leaves nothing."""
+        ...
+
+
+@dataclass
+class EpisodeContext:
+    """What the tools of one episode share. Made when the episode starts, gone when it ends."""
+
+    episode_id: str
+    task: Task
+    random: random.Random
+    """Seeded by the run's seed, the task and the index in the group: the only source of chance a tool should use."""
+    shared: dict[str, Any] = field(default_factory=dict)
+    """Anything: frames that one tool extracts and another reads."""
+    training: bool = True
+    """False in evaluation."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What tools hand on to rewards, observers and the record: it becomes `Episode.notes`. Numbers, texts, lists, and
+    mappings with texts as keys; anything else fails the episode."""
+    model: Model | None = None
+    """To be asked by sub-agents, simulated users and their like; None where no model plays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a harness ended its episode."""
+
+    answer: str | None = None
+    """The final answer, for rewards that compare it; `Episode.answer`."""
+    score: Score | None = None
+    """The harness's own, added to those of the environment's rewards under the name `harness`."""
+    stop: StopReason = "no_call"
+
+
+class Harness(Protocol):
+    """Plays an episode in the place of toolrl's turn loop: an agent whose loop somebody else wrote. One object a
+    process, shared by all its episodes. May have `start` and `stop`, as `StartsAndStops` says."""
+
+    async def play(self, task: Task, model: Model, episode: EpisodeContext) -> Outcome:
+        """Play it to its end. Each question to `model` is a turn of the episode. What is raised fails the episode;
+        where it is cancelled, it leaves nothing running."""
+        ...
+
+
+@runtime_checkable
+class RewritesHistory(Protocol):
+    """What a tool session may give besides: a shorter history in the turn loop."""
+
+    async def rewrite(self, messages: Sequence[Message], tokens: int, limit: int) -> Sequence[Message] | None:
+        """The messages for the next turn, or None to go on with these. Asked before each turn but the first: `messages`
+        are all so far, the answers to the last turn included, of so many `tokens`; an episode's trajectory holds
+        `limit` at most."""
+        ...
