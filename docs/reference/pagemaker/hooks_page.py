@@ -27,7 +27,7 @@ _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"),
 def make() -> str:
     """The page."""
     specs = _specs()
-    known = classes("protocols") | classes("training_protocols")
+    known = classes("protocols") | classes("agent_protocols") | classes("training_protocols")
     parts = [prose(module_doc("hookspecs")), _INTRO]
     rows = [
         (
