@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from toolrl.types import Message, Score, StopReason, Task, ToolSpec, Turn
+from toolrl.types import CallError, CallRecord, Message, Score, StopReason, Task, ToolCall, ToolSpec, Turn
 
 
 class Model(Protocol):
@@ -21,10 +21,30 @@ class Model(Protocol):
         role: str = "agent",
         max_tokens: int | None = None,
         stop: Sequence[str] = (),
+        exact: bool = True,
     ) -> Turn:
         """One more turn of the episode, after these messages: sampled and parsed, its calls unanswered. It is trained
-        on the episode's reward, under its role. `max_tokens` and `stop` are limits besides the run's. Raises ToolError
-        where the messages leave no room. A cancelled question leaves nothing."""
+        on the episode's reward, under its role. `max_tokens` and `stop` are limits besides the run's.
+
+        Messages that go on from an earlier turn extend its very tokens, also where the chat template would render that
+        turn in another way, such as without its thinking. With `exact=False` they are rendered as the template does.
+
+        Raises ContextFullError where the messages leave no room, TurnsExhaustedError where a harness had
+        `environments.*.max_turns` turns of the role `agent`, and EpisodeEndedError when the episode has ended: all are
+        a ToolError. A cancelled question leaves nothing."""
+        ...
+
+
+class EpisodeTools(Protocol):
+    """The tools of the episode's environment, for a harness."""
+
+    def specs(self) -> Sequence[ToolSpec]:
+        """Those that the task selects."""
+        ...
+
+    async def answer(self, items: Sequence[ToolCall | CallError]) -> Sequence[CallRecord]:
+        """Answer a turn's items, each with its policy's retries and time limits. `toolrl.parsing.items.tool_messages`
+        makes messages of the records."""
         ...
 
 
@@ -45,6 +65,8 @@ class EpisodeContext:
     mappings with texts as keys; anything else fails the episode."""
     model: Model | None = None
     """To be asked by sub-agents, simulated users and their like; None where no model plays."""
+    tools: EpisodeTools | None = None
+    """For a harness that wants to use them; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +74,8 @@ class Outcome:
     """How a harness ended its episode."""
 
     answer: str | None = None
-    """The final answer, for rewards that compare it; `Episode.answer`."""
+    """The final answer, for rewards that compare it: `Episode.answer`. None takes what an end flag found in the agent's
+    last turn."""
     score: Score | None = None
     """The harness's own, added to those of the environment's rewards under the name `harness`."""
     stop: StopReason = "no_call"
@@ -63,8 +86,11 @@ class Harness(Protocol):
     process, shared by all its episodes. May have `start` and `stop`, as `StartsAndStops` says."""
 
     async def play(self, task: Task, model: Model, episode: EpisodeContext) -> Outcome:
-        """Play it to its end. Each question to `model` is a turn of the episode. What is raised fails the episode;
-        where it is cancelled, it leaves nothing running."""
+        """Play it to its end. The task's messages are those that the turn loop would begin with: system prompt and
+        opening messages included. Each question to `model` is a turn of the episode; one at least is asked.
+
+        What is raised fails the episode, but for the errors of `Model.ask`: ContextFullError ends it as `context_full`,
+        TurnsExhaustedError as `max_turns`. Where it is cancelled, it leaves nothing running."""
         ...
 
 

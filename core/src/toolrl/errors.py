@@ -16,7 +16,8 @@ class ToolrlError(Exception):
     """Base of all errors that a user should read as a message and not as a traceback."""
 
     fault: ClassVar[str] = "toolrl"
-    """The part at fault: config, data, plugin, parser, tool, engine, reward, chat_format, checkpoint or toolrl."""
+    """The part at fault: config, data, plugin, parser, tool, engine, reward, chat_format, harness, checkpoint or
+    toolrl."""
     exit_status: ClassVar[int] = 1
     """Of a command that ends with it."""
     # A plugin's subclass may do without this class's __init__, and must be readable all the same.
@@ -163,6 +164,24 @@ class ToolUnavailableError(ToolError):
     be reached, too many calls that never returned."""
 
     kind = "unavailable"
+
+
+class ContextFullError(ToolError):
+    """A question to the model whose messages leave no room in `rollout.max_episode_tokens`."""
+
+
+class TurnsExhaustedError(ToolError):
+    """A question to the model after the agent's last turn: `environments.*.max_turns`."""
+
+
+class EpisodeEndedError(ToolError):
+    """A question to the model of an episode that has ended."""
+
+
+class HarnessError(ToolrlError):
+    """A harness that raised, gave no Outcome, or never asked the model."""
+
+    fault = "harness"
 
 
 class ToolsetError(ToolrlError):

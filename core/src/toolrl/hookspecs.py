@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ChatFormat,
         Cluster,
         Command,
+        Harness,
         Observer,
         PolicyLoss,
         Reward,
@@ -79,6 +80,12 @@ def toolrl_datasets() -> Iterable[Component[TaskSource]]:  # type: ignore[empty-
 @hookspec
 def toolrl_chat_formats() -> Iterable[Component[ChatFormat]]:  # type: ignore[empty-body]
     """Chat formats: messages to tokens. Named in a config by `environments.<name>.chat_format`."""
+
+
+@hookspec
+def toolrl_harnesses() -> Iterable[Component[Harness]]:  # type: ignore[empty-body]
+    """Harnesses: agents whose loop somebody else wrote. Named in a config by `environments.<name>.harness`, in the
+    place of toolrl's turn loop."""
 
 
 @hookspec

@@ -45,6 +45,7 @@ KINDS: dict[str, Kind] = {
         Kind("engines", "engine", "engine", ("RolloutEngine",), ("engine",)),
         Kind("datasets", "dataset", "data set", ("TaskSource",), ("data.train", "data.eval", "sft.data")),
         Kind("chat_formats", "chat_format", "chat format", ("ChatFormat",), ("environments.*.chat_format",)),
+        Kind("harnesses", "harness", "harness", ("Harness",), ("environments.*.harness",)),
         Kind("advantages", "advantage", "advantage estimator", ("AdvantageEstimator",), ("algorithm.advantage",)),
         Kind("policy_losses", "policy_loss", "policy loss", ("PolicyLoss",), ("algorithm.policy_loss",)),
         Kind("trainers", "trainer", "trainer", ("TrainerBackend",)),

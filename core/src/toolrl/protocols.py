@@ -67,7 +67,7 @@ class BuildContext:
     processor: Any = None
     """A transformers processor where the model takes images, else None."""
     chat_format: ChatFormat | None = None
-    """For tools: that of their environment."""
+    """For tools and harnesses: that of their environment."""
     weights: WeightSource | None = None
     """For engines."""
     dtype: Any = None
@@ -75,7 +75,7 @@ class BuildContext:
     overlap: bool = False
     """For engines: whether they sample while the weights are trained, and so need weights of their own."""
     deterministic: bool = False
-    """For engines: whether each sample must follow from its seed alone."""
+    """For engines and harnesses: whether each sample must follow from its seed alone."""
     restarted: Callable[[], None] = lambda: None
     """For tools: to be called when a server that died, or a connection that broke, works again; metrics count it."""
     shared_limit: Callable[[str, int], Awaitable[Any]] | None = None

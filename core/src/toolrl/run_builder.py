@@ -132,6 +132,10 @@ class RunBuilder:
             NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
             for index, use in enumerate(config.rewards)
         ]
+        harness = None
+        if config.harness is not None:
+            more = {"chat_format": chat, "deterministic": self._config.deterministic}
+            harness = self.build("harnesses", config.harness, f"{where}.harness", **more)
         return Environment(
             name=name,
             parser=parser,
@@ -143,6 +147,7 @@ class RunBuilder:
             max_turns=config.max_turns,
             call_cost=config.call_cost,
             untrained_roles=config.untrained_roles,
+            harness=harness,
         )
 
     def engine(self, weights: WeightSource | None, *, overlap: bool) -> RolloutEngine:

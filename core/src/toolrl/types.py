@@ -217,7 +217,7 @@ class EpisodeFailure:
     """An exception that ended an episode, and whose fault it was."""
 
     fault: str
-    """parser, tool, engine, reward, chat_format or toolrl."""
+    """parser, tool, engine, reward, chat_format, harness or toolrl."""
     component: str
     message: str
     traceback: str = ""

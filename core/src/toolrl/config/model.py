@@ -117,6 +117,9 @@ class EnvironmentConfig(Frame):
     chat_format: Use = Field(
         default_factory=lambda: ComponentUse(use="template"), description="How messages become tokens."
     )
+    harness: Use | None = Field(
+        None, description="What plays the episodes, in the place of toolrl's turn loop; null for the turn loop."
+    )
     system_prompt: str | None = Field(
         None, description="Put before each task's messages, unless these begin with a system message."
     )

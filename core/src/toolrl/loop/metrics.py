@@ -20,10 +20,14 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     calls/success                 share of calls that were answered without an error
     calls/error/<kind>            share of calls that were answered with this error: ToolResult.error
     stop/<reason>                 share of episodes that ended by it
-    truncated                     share that ended by max_tokens or context_full
+    truncated                     share that ended by max_tokens, context_full or timeout
     tokens/sampled, tokens/prompt in an episode; the prompt is that of `Episode.main`
     trajectories/mean             in an episode; this and the next two where an episode has several
     tokens/restated               in an episode: prompt tokens that an earlier trajectory of it holds
+    model/extended                questions of a harness or a sub-agent, in an episode, that extended a trajectory;
+                                  this and the next two where an episode has any
+    model/forked                  that went on from a turn behind which another one stands already
+    model/opened                  that opened a trajectory: the first, and after each change of what went before
     role/reward/<name>            what a role's trajectories are credited with, of several roles
     time/generate, time/tools     seconds that an episode waited for them; episodes overlap each other
     time/longest                  seconds of the longest episode
@@ -39,7 +43,7 @@ from collections.abc import Iterable, Sequence
 from toolrl.runs.records import restated
 from toolrl.types import Episode, Group
 
-_TRUNCATED = ("max_tokens", "context_full")
+_TRUNCATED = ("max_tokens", "context_full", "timeout")
 
 
 def episode_metrics(groups: Sequence[Group], *, evaluation: bool = False) -> dict[str, float]:
@@ -102,7 +106,7 @@ def _reward_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
             gathered[f"reward/{source.removeprefix('reward:')}/mean"].append(value)
         for key, value in episode.metrics.items():
             if key != "correct":
-                gathered[key if key.startswith("tool/") else f"reward/{key}"].append(value)
+                gathered[key if key.startswith(("tool/", "model/")) else f"reward/{key}"].append(value)
     metrics = {"reward/mean": mean, "reward/std": math.sqrt(variance)}
     return metrics | {name: _mean(gathered[name]) for name in sorted(gathered)}
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from toolrl.errors import DataError
 from toolrl.parsing.flags import EndFlags
-from toolrl.protocols import ChatFormat, StartsAndStops, ToolParser
+from toolrl.protocols import ChatFormat, Harness, StartsAndStops, ToolParser
 from toolrl.rollout.scoring import NamedReward as NamedReward
 from toolrl.tools.toolbox import ToolBox
 from toolrl.tools.toolset import stop_in_time
@@ -33,26 +33,32 @@ class Environment:
     max_turns: int = 4
     call_cost: float = 0.0
     untrained_roles: Sequence[str] = ()
+    harness: Harness | None = None
+    """Plays the episodes; None for the turn loop."""
 
     @cached_property
     def scores_groups(self) -> bool:
         """True where a reward has to see all episodes of a task at once."""
         return any(named.scores_groups for named in self.rewards)
 
+    @property
+    def _started(self) -> Sequence[StartsAndStops]:
+        """What is started besides the tools."""
+        parts: Sequence[object] = (*(named.reward for named in self.rewards), self.harness)
+        return [part for part in parts if isinstance(part, StartsAndStops)]
+
     async def start(self) -> None:
-        """Start tools and rewards, before the first episode."""
+        """Start tools, rewards and the harness, before the first episode."""
         await self.tools.start()
-        for named in self.rewards:
-            if isinstance(named.reward, StartsAndStops):
-                await named.reward.start()
+        for part in self._started:
+            await part.start()
 
     async def stop(self) -> None:
         """Stop them in reverse order, each whatever another one does; also when start failed half-way."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.tools.stop)
-            for named in self.rewards:
-                if isinstance(named.reward, StartsAndStops):
-                    stack.push_async_callback(stop_in_time, named.reward)
+            for part in self._started:
+                stack.push_async_callback(stop_in_time, part)
 
     def opening(self, task: Task) -> list[Message]:
         """The task's messages, after the system prompt unless they bring one."""

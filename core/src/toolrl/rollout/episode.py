@@ -1,6 +1,7 @@
 """One episode: prompt, turns, calls, scores.
 
     PENDING → GENERATING → CALLING_TOOLS → GENERATING … → SCORING → RELEASED
+    PENDING → PLAYING → SCORING → RELEASED, where a harness plays
 
 Each episode is a coroutine of its own, so none waits for another's tool. A `TrajectoryRun` samples its turns. Whatever
 goes wrong on the way ends this episode alone: the exception is kept on `Episode.failure` with whose fault it was, and
@@ -19,17 +20,17 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from toolrl.errors import ExactnessError, ToolsetError
+from toolrl.errors import ContextFullError, ExactnessError, HarnessError, ToolsetError, TurnsExhaustedError
 from toolrl.parsing.items import tool_messages
-from toolrl.protocols import EpisodeContext
+from toolrl.protocols import EpisodeContext, Harness, Outcome
 from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.model import EpisodeModel
+from toolrl.rollout.model import AnsweringTools, EpisodeModel
 from toolrl.rollout.notes import plain_notes
 from toolrl.rollout.scoring import EpisodeReward, failure_of, score_of
 from toolrl.rollout.trajectory import SamplesEpisodes, TrajectoryRun
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession
-from toolrl.types import Episode, EpisodeFailure, StopReason, Task, Turn
+from toolrl.types import Episode, EpisodeFailure, Score, StopReason, Task, Trajectory, Turn
 
 
 class State(enum.Enum):
@@ -38,6 +39,7 @@ class State(enum.Enum):
     PENDING = "pending"
     GENERATING = "generating"
     CALLING_TOOLS = "calling_tools"
+    PLAYING = "playing"
     SCORING = "scoring"
     RELEASED = "released"
 
@@ -58,7 +60,13 @@ class EpisodePlan:
         return f"{self.group}#{self.index}"
 
 
-_FAULTS = {State.PENDING: "tool", State.GENERATING: "engine", State.CALLING_TOOLS: "tool", State.SCORING: "reward"}
+_FAULTS = {
+    State.PENDING: "tool",
+    State.GENERATING: "engine",
+    State.CALLING_TOOLS: "tool",
+    State.PLAYING: "harness",
+    State.SCORING: "reward",
+}
 
 
 class EpisodeRun:
@@ -87,12 +95,14 @@ class EpisodeRun:
         self._numbers = count(), count(1)
         self._sessions: list[str] = []
         self._run = self._trajectory("agent")
-        self._model = EpisodeModel(environment.chat, self._trajectory, plan.seed)
+        most = environment.max_turns if environment.harness is not None else None
+        self._model = EpisodeModel(environment.chat, self._trajectory, plan.seed, most)
         self._reward = EpisodeReward(environment.rewards, environment.call_cost)
         self._handed_on: dict[str, Any] = {}
         """`EpisodeContext.notes`, which the tools fill."""
         self._notes: dict[str, Any] | None = None
         self._answer: str | None = None
+        self._harness_score: Score | None = None
         self._started = 0.0
         self._scored: Episode | None = None
         """As the rewards saw it: with all tokens and turns."""
@@ -132,9 +142,9 @@ class EpisodeRun:
 
     async def _close(self) -> EpisodeFailure | None:
         """Let go of the engine's sessions. An engine that can't is not to hide how the episode ended."""
-        self._model.ended = True
         watch = Watch()
         try:
+            await self._model.end()
             for session in self._sessions:
                 await self.engine.close(session)
         except BaseException as error:
@@ -158,12 +168,43 @@ class EpisodeRun:
         async with self.environment.tools.open(self.plan.task, context, waiting=self._waiting) as session:
             self._run.messages += self.environment.opening(self.plan.task)
             self._run.messages += await session.opening()
-            stop = self._run.open(session.specs())
+            if self.environment.harness is not None:
+                stop: StopReason | None = await self._play(self.environment.harness, session, context)
+            else:
+                stop = self._run.open(session.specs())
             while stop is None:
                 stop = await self._turn(session)
-            if self._run.turns:
+            for turn in self._model.turns():
+                if turn.calls:
+                    self._reward.add_turn(turn)
+            if self._run.turns or self.environment.harness is not None:
                 self._reward.add_toolsets(await session.rewards())
             return stop
+
+    async def _play(self, harness: Harness, session: ToolBoxSession, context: EpisodeContext) -> StopReason:
+        """The harness plays the episode, from the messages that the turn loop would begin with."""
+        self.state = State.PLAYING
+        context.tools = AnsweringTools(session, self._model.turn_ends, self._started)
+        where = f"environments.{self.environment.name}.harness"
+        try:
+            outcome = await harness.play(
+                replace(self.plan.task, messages=tuple(self._run.messages)), self._model, context
+            )
+        except (ContextFullError, TurnsExhaustedError) as error:
+            outcome = Outcome(stop="max_turns" if isinstance(error, TurnsExhaustedError) else "context_full")
+        except Exception as error:
+            self._model.check()  # What failed in the engine is no failure of the harness.
+            raise HarnessError(f"it raised {type(error).__name__}: {error}", where=where) from error
+        self._model.check()
+        if not isinstance(outcome, Outcome):
+            raise HarnessError(
+                f"play() gave {type(outcome).__name__} {outcome!r:.80}, expected an Outcome", where=where
+            )
+        if not self._model.turns():
+            raise HarnessError("it ended without asking the model: there is nothing to train on", where=where)
+        self._answer = self._model.answer if outcome.answer is None else outcome.answer
+        self._harness_score = outcome.score
+        return outcome.stop
 
     async def _turn(self, session: ToolBoxSession) -> StopReason | None:
         """One assistant turn with the answers to it; the reason to end, or None to go on."""
@@ -219,6 +260,8 @@ class EpisodeRun:
 
     async def _score(self, stop: StopReason) -> None:
         episode = self._scored = self._episode(stop, None)
+        if self._harness_score is not None:
+            self._reward.add_harness(self.environment.harness, self._harness_score, episode)
         for named in self.environment.rewards:
             if not named.scores_groups:
                 # Added as it comes: where a later reward fails, the episode still shows what the others said.
@@ -230,6 +273,10 @@ class EpisodeRun:
     def _blame(self, error: BaseException) -> EpisodeFailure:
         return failure_of(error, _FAULTS.get(self.state, "toolrl"), self._hide)
 
+    def _trajectories(self) -> tuple[Trajectory, ...]:
+        asked = self._model.results()
+        return tuple(asked) if asked and self.environment.harness is not None else (self._run.result(), *asked)
+
     def _episode(self, stop: StopReason, failure: EpisodeFailure | None) -> Episode:
         # What was scored has the same tokens, and they were gone over.
         episode = self._scored or Episode(
@@ -238,7 +285,7 @@ class EpisodeRun:
             environment=self.environment.name,
             group=self.plan.group,
             index=self.plan.index,
-            trajectories=(self._run.result(), *self._model.results()),
+            trajectories=self._trajectories(),
             stop_reason=stop,
             answer=self._answer,
             temperature=self.limits.policy_temperature,
@@ -248,7 +295,7 @@ class EpisodeRun:
             episode,
             stop_reason=stop,
             rewards=tuple(self._reward.entries),
-            metrics=dict(self._reward.metrics),
+            metrics=self._reward.metrics | self._model.metrics(),
             failure=failure,
             seconds=time.perf_counter() - self._started,
         )

@@ -132,6 +132,10 @@ class EpisodeReward:
         """The toolsets' own rewards."""
         self.entries += entries
 
+    def add_harness(self, harness: Any, score: Score, episode: Episode) -> None:
+        """The score that a harness gave. Raises RewardError."""
+        self.add_score(NamedReward("harness", harness), score, episode)
+
     def add_score(self, named: NamedReward, score: Any, episode: Episode) -> None:
         """What a reward function gave for an episode. Raises RewardError for what is no Score."""
         if not isinstance(score, Score):
@@ -144,7 +148,8 @@ class EpisodeReward:
             raise reward_raised(named, error) from error
         self.entries += entries
         self.metrics.update(metrics)
-        judged = (self.metrics[key] for it in self._functions if (key := f"{it.name}/correct") in self.metrics)
+        names = (*(it.name for it in self._functions), "harness")
+        judged = (self.metrics[key] for name in names if (key := f"{name}/correct") in self.metrics)
         for first in judged:  # The first one of the config that judges the answer is what accuracy means.
             self.metrics["correct"] = first
             break

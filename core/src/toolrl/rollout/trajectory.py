@@ -83,6 +83,15 @@ class TrajectoryRun:
         same = prompt.ids[: len(ids)] == ids and [it.key for it in prompt.media[: len(images)]] == images
         return len(ids) if same and len(prompt.ids) > len(ids) else 0
 
+    def restate(self, other: TrajectoryRun, end: int) -> None:
+        """Begin with another's tokens up to `end`, as given."""
+        self.give(Rendered(other.ids[:end], tuple([item for item in other._media if item.span[1] <= end])))
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All tokens so far."""
+        return self._buffer.ids
+
     @property
     def room(self) -> int:
         """Tokens that still fit."""
@@ -92,31 +101,31 @@ class TrajectoryRun:
 
     def open(self, specs: Sequence[ToolSpec]) -> StopReason | None:
         """Begin with `messages`; the reason to end, or None where there is room for a turn."""
-        self._give(self._environment.chat.open(self.messages, specs))
+        self.give(self._environment.chat.open(self.messages, specs))
         return None if self.room > 0 else "context_full"
 
     def extend(self, prompt: Rendered) -> bool:
         """Append what this prompt has behind the tokens so far, if it fits."""
         known = len(self._buffer)
         media = tuple(item.moved(-known) for item in prompt.media if item.span[0] >= known)
-        return self._give(Rendered(prompt.ids[known:], media, prompt.in_thinking))
+        return self.give(Rendered(prompt.ids[known:], media, prompt.in_thinking))
 
     def bridge(self, messages: Sequence[Message], specs: Sequence[ToolSpec]) -> StopReason | None:
         """Append what these messages are between the last turn and the next, if it fits."""
-        return None if self._give(self._environment.chat.bridge(self.text.ids, messages, specs)) else "context_full"
+        return None if self.give(self._environment.chat.bridge(self.text.ids, messages, specs)) else "context_full"
 
     def inline(self, answer: str) -> StopReason | None:
         """Append text inside the last turn, if it fits."""
         start, ids = len(self._buffer), self._environment.chat.inline(answer)
-        if not self._give(Rendered(tuple(ids))):
+        if not self.give(Rendered(tuple(ids))):
             return "context_full"
         last = self.turns[-1]
         self.turns[-1] = replace(last, segments=(*last.segments, TurnText.tool_segment(answer, start, len(ids))))
         return None
 
-    def _give(self, given: Rendered) -> bool:
-        """A prompt is there also where it leaves no room. Inside a turn no thinking block is open any more: it was
-        closed before the call, or the call would be part of it."""
+    def give(self, given: Rendered) -> bool:
+        """Append these tokens, if they fit. A prompt is there also where it leaves no room. Inside a turn no thinking
+        block is open any more: it was closed before the call, or the call would be part of it."""
         start = len(self._buffer)
         if start and len(given.ids) >= self.room:
             return False

@@ -135,7 +135,8 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
     overlong: OverlongConfig | None = Field(None, description="A penalty for episodes that are too long.")
     mask_truncated: bool = Field(
         False,
-        description="Don't train on episodes that ran out of tokens; their rewards still count in the baseline.",
+        description="Don't train on episodes that ran out of tokens or time; their rewards still count in the "
+        "baseline.",
     )
     surrogate: Literal["clip", "cispo"] = Field(
         "clip",

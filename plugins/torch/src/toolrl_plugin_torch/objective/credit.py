@@ -36,8 +36,8 @@ Credit = float | Mapping[int, float]
 _COST = "call_cost"
 """Source of what calls cost."""
 
-TRUNCATED = ("max_tokens", "context_full")
-"""Stop reasons of episodes that ran out of tokens."""
+TRUNCATED = ("max_tokens", "context_full", "timeout")
+"""Stop reasons of episodes that ran out of tokens or time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def credit(
     """Advantages of a step's episodes. `estimator` stands for the built-in ones.
 
     With `drop_flat_groups`, groups that `is_flat` are left out (DAPO, arXiv 2503.14476, section 3.2, without the
-    re-sampling); with `mask_truncated`, episodes that ran out of tokens (section 3.4 there). Raises RewardError where
-    the estimator gives anything but a finite number for each episode or turn.
+    re-sampling); with `mask_truncated`, episodes that ran out of tokens or time (section 3.4 there). Raises RewardError
+    where the estimator gives anything but a finite number for each episode or turn.
     """
     episodes = [(episode, number) for number, group in enumerate(groups) for episode in group.episodes]
     if not episodes:
