@@ -186,7 +186,7 @@ def test_an_engine_that_fails_is_no_failure_of_the_harness() -> None:
     assert (failure.fault, failure.message) == ("engine", "EngineError: it broke")
 
 
-@pytest.mark.parametrize(("limits", "stop"), [(Limits(40, 400), "max_turns"), (Limits(40, 45), "context_full")])
+@pytest.mark.parametrize(("limits", "stop"), [(Limits(40, 400), "max_turns"), (Limits(40, 35), "context_full")])
 def test_a_harness_that_asks_for_ever(limits: Limits, stop: str) -> None:
     """Is ended by the errors of `ask`, and the episode is scored. Sub-agents' turns don't count."""
 
