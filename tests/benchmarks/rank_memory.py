@@ -43,7 +43,7 @@ def rank(folder: Path) -> None:
     """One rank: its peaks go to files in the folder."""
     import torch
 
-    from toolrl.loop.demonstrations import Demonstration
+    from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
     from toolrl_plugin_torch.options import ModelConfig, SftConfig
     from toolrl_plugin_torch.policy import load_policy
     from toolrl_plugin_torch.sharding.process_group import join

@@ -16,9 +16,12 @@ from doc_pages import ROOT, Block, Page, blocks, pages
 from pagemaker import source
 from pagemaker.cli_page import command_parser
 
+from toolrl.cli.common import TRAINER_COMMANDS
 from toolrl.cli.main import COMMANDS
 from toolrl.cli.plugin_commands import command_words
 
+WITH_ARGUMENTS = {*COMMANDS, *TRAINER_COMMANDS}
+"""Commands whose arguments the page of the command line has."""
 SESSIONS = set(re.findall(r"^@nox\.session.*\n(?:@.*\n)*def (\w+)", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
 _OPERATORS = {"&&", "||", "|", ";", "&"}
 
@@ -67,7 +70,7 @@ def _check_toolrl(words: list[str]) -> None:
     if not words or words[0] in ("--help", "--version"):
         return
     name, *rest = words
-    if name not in COMMANDS:
+    if name not in WITH_ARGUMENTS:
         known = {command_words(it) for it in source.registry().components("commands")}
         if known.isdisjoint((name, " ".join(words[:2]))):
             raise ValueError(f"toolrl has no command {' '.join(words[:2])!r}")
@@ -93,8 +96,8 @@ def test_commands_in_running_text_exist(page: Page) -> None:
         if match is None:
             continue
         verbs = {it.plugin.name for it in source.registry().components("commands")}
-        assert match[1] in COMMANDS or match[1] in verbs, f"`{text}`: toolrl has no such command"
-        if match[1] in COMMANDS:
+        assert match[1] in WITH_ARGUMENTS | verbs, f"`{text}`: toolrl has no such command"
+        if match[1] in WITH_ARGUMENTS:
             missing = set(re.findall(r"--[a-z-]+", match[2])) - _options(command_parser(match[1]))
             assert not missing, f"`{text}`: no such option"
 

@@ -22,7 +22,6 @@ pytest.importorskip("toolrl_plugin_transformers")
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
 from toolrl.errors import ChatFormatError, DataError  # noqa: E402
-from toolrl.loop.demonstrations import encode_task, from_episodes  # noqa: E402
 from toolrl.protocols import BuildContext  # noqa: E402
 from toolrl.rollout.environment import Environment, Limits, NamedReward  # noqa: E402
 from toolrl.rollout.runner import Runner  # noqa: E402
@@ -36,6 +35,7 @@ from toolrl_plugin_chat.media import Images, parts  # noqa: E402
 from toolrl_plugin_chat.options import TemplateOptions  # noqa: E402
 from toolrl_plugin_chat.template import TemplateFormat  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
+from toolrl_plugin_torch.fine_tuning.demonstrations import encode_task, from_episodes  # noqa: E402
 from toolrl_plugin_torch.options import ModelConfig, SftConfig, TrainerConfig  # noqa: E402
 from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights, load_policy  # noqa: E402
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer  # noqa: E402

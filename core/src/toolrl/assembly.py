@@ -47,7 +47,7 @@ from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import RunPhase, status_file
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.restart_counts import RestartCounts
-from toolrl.training_protocols import PlansMemory
+from toolrl.training_protocols import ChecksMemory
 from toolrl.types import Task
 
 _log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ async def assemble(
     directory = run_directory(config)
     source = _model_to_load(config, backend, overwrite=overwrite)
     trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
-    if trains and isinstance(backend, PlansMemory):
+    if trains and isinstance(backend, ChecksMemory):
         backend.check_memory(source, engine_options(registry, config), ranks.size)
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
     async with AsyncExitStack() as stack:

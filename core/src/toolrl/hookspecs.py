@@ -117,7 +117,8 @@ def toolrl_clusters() -> Iterable[Component[Cluster]]:  # type: ignore[empty-bod
 
 @hookspec
 def toolrl_commands() -> Iterable[Component[Command]]:  # type: ignore[empty-body]
-    """Commands of a plugin's own, run as `toolrl <plugin> <name>`."""
+    """Commands of a plugin's own, run as `toolrl <plugin> <name>`, or as `toolrl <name>` where no other plugin has one
+    of that name."""
 
 
 # Events. They fire in the controller process, in its main thread, for the observers that the config names and those of

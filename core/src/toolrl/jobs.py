@@ -1,30 +1,24 @@
-"""What the commands do with an assembled run: train, fine-tune, evaluate, sample."""
+"""What the commands do with an assembled run: train, evaluate, sample; and what jobs of trainers share with them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 from toolrl.assembly import Assembly
-from toolrl.config.model import Config, SftFrame, TrainerFrame
+from toolrl.config.model import Config
 from toolrl.config.remarks import remarks
-from toolrl.errors import CheckpointError, ConfigError
-from toolrl.loop.batches import BatchSource, Demand, FixedRows, KeepsPosition, SynchronousBatches
-from toolrl.loop.data import EndlessOrder
-from toolrl.loop.demonstrations import from_episodes
-from toolrl.loop.fine_tune import Demonstrations, FineTuningLoop
+from toolrl.errors import CheckpointError
+from toolrl.loop.batches import BatchSource, Demand, KeepsPosition, SynchronousBatches
 from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.overlap import OverlappingBatches
 from toolrl.loop.rank_rollout import Rank0Batches, Rank0Rollout
 from toolrl.loop.saver import Saver
 from toolrl.loop.training import TrainingLoop
-from toolrl.preflight import check_fine_tuning
 from toolrl.protocols import StepReport, Trainer
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import GroupSource
 from toolrl.runs.folder import RunFolder
-from toolrl.types import Episode
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +44,11 @@ async def _train(assembly: Assembly) -> None:
     )
     batches = _batches(assembly)
     rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
-    saver = _saver(assembly, trainer, config.trainer, batches, rows=rows)
+    settings = config.trainer
+    saver = make_saver(assembly, trainer, batches, rows=rows, keep=settings.keep_checkpoints, every=settings.save_every)
     saver.best_by = config.trainer.best_by
-    await _resume(assembly, saver)
-    _remark_on_the_end(trainer.step, config.trainer.steps, "trainer.steps")
+    await resume(assembly, saver)
+    warn_where_done(trainer.step, config.trainer.steps, "trainer.steps")
     evaluations = ranks.by_first(
         lambda: [(line.step, line.metrics) for line in assembly.folder.metrics_lines("eval")], "the evaluations so far"
     )
@@ -74,7 +69,8 @@ async def _train(assembly: Assembly) -> None:
     await loop.run()
 
 
-def _remark_on_the_end(step: int, steps: int, field: str) -> None:
+def warn_where_done(step: int, steps: int, field: str) -> None:
+    """Remark on a run that has no step left; `field` is the place of `steps` in the config."""
     if step >= steps:
         _log.warning(
             "the run stands at step %d, and %s is %d: no step is left; `--set %s=N` makes it longer",
@@ -89,53 +85,6 @@ def longest_episode(config: Config, limits: Limits) -> int:
     """The most tokens that an episode of any environment can sample."""
     turns = max(environment.max_turns for environment in config.environments.values())
     return min(turns * limits.max_turn_tokens, limits.max_episode_tokens)
-
-
-async def fine_tune(assembly: Assembly, settings: SftFrame) -> dict[str, Any]:
-    """Supervised fine-tuning to `settings.steps`, or until the probe is satisfied. `settings` is the config's `sft`."""
-    check_fine_tuning(assembly.config, settings)
-    evaluator = assembly.evaluator()
-    demonstrations = _demonstrations(assembly, settings)
-    trainer = assembly.backend.fine_tuner(assembly.model, assembly.folder.directory)
-    data, rows = FixedRows(settings.batch_size), demonstrations.order.rows
-    saver = _saver(assembly, trainer, settings, data, rows=rows)
-    await _resume(assembly, saver)
-    _remark_on_the_end(trainer.step, settings.steps, "sft.steps")
-    loop = FineTuningLoop(
-        settings=settings,
-        trainer=trainer,
-        demonstrations=demonstrations,
-        engine=assembly.engine,
-        events=assembly.events,
-        saver=saver,
-        evaluator=evaluator,
-        phase=assembly.phase,
-    )
-    assembly.events.run_start()
-    assembly.phase.begin("fine-tuning")
-    accuracy = await loop.run()
-    return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
-
-
-def _demonstrations(assembly: Assembly, settings: SftFrame) -> Demonstrations:
-    seed = assembly.config.seed
-    if settings.data is not None:
-        rows = assembly.tasks("sft.data", settings.data)
-        return Demonstrations(EndlessOrder(rows, seed=seed, where="sft.data"), assembly.environments)
-    assert settings.from_run is not None, "a config has one of the two"
-    items = from_episodes(_rolled_out(RunFolder.open(settings.from_run)), settings.min_reward)
-    if not items:
-        raise ConfigError(
-            f"sft.from_run: no episode of {settings.from_run!r} has a reward of {settings.min_reward:g} or more; those "
-            "of evaluations don't count",
-            hint="Lower sft.min_reward, or take another run.",
-        )
-    return Demonstrations(EndlessOrder(items, seed=seed))
-
-
-def _rolled_out(folder: RunFolder) -> Iterator[Episode]:
-    """A run's episodes without those of evaluations: a model isn't trained on the tasks that it is evaluated on."""
-    return (stored.episode for stored in folder.episodes() if stored.kind != "eval")
 
 
 async def evaluate(assembly: Assembly) -> dict[str, Any]:
@@ -181,16 +130,19 @@ def _own_batches(assembly: Assembly, runner: GroupSource) -> BatchSource:
     return SynchronousBatches(runner, order, demand)
 
 
-def _saver(
-    assembly: Assembly, trainer: Trainer, settings: TrainerFrame | SftFrame, data: KeepsPosition, *, rows: int | None
+def make_saver(
+    assembly: Assembly, trainer: Trainer, data: KeepsPosition, *, rows: int | None, keep: int, every: int | str
 ) -> Saver:
+    """Saves a run's checkpoints: `keep` of them, one each `every` steps or so much time. `rows` are those of its data
+    set, where this process knows them."""
     checkpoints, config = assembly.folder.checkpoints, assembly.loaded.resolved
     before = assembly.folder.configs_before() if assembly.resume else ()
-    keep, every = settings.keep_checkpoints, settings.save_every
     return Saver(trainer, checkpoints, keep, data, config, rows, ranks=assembly.ranks, before=before, every=every)
 
 
-async def _resume(assembly: Assembly, saver: Saver) -> None:
+async def resume(assembly: Assembly, saver: Saver) -> None:
+    """Take up the run's last checkpoint, and hand its weights to the engine, where the command resumes a run. Raises
+    CheckpointError."""
     if assembly.resume:
         step = saver.restore()
         if assembly.ranks.first:

@@ -8,7 +8,7 @@ from pathlib import Path
 from toolrl.building import build_component
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
-from toolrl.config.model import Config, SftFrame
+from toolrl.config.model import Config
 from toolrl.config.remarks import missing_files
 from toolrl.errors import ConfigError, DataError, UnknownComponentError
 from toolrl.loop.data import CheckedTasks, GoodTasks
@@ -56,23 +56,6 @@ def check_not_inside(path: str, config: Config) -> None:
         raise ConfigError(
             f"model.path: {path!r} belongs to the run that --overwrite deletes",
             hint="Give the new run another name by --set run.name=NAME, or go on with the old one by --resume.",
-        )
-
-
-def check_fine_tuning(config: Config, settings: SftFrame, *, overwrite: bool = False) -> None:
-    """Find out before a model is loaded what fine-tuning lacks. Raises ConfigError, DataError for a run that isn't
-    there; with `overwrite` also for one that would be deleted before it is read."""
-    if settings.probe is not None and config.data.eval is None:
-        raise ConfigError(
-            "sft.probe: needs tasks to probe on, and data.eval names none", hint="Add data.eval or leave sft.probe out."
-        )
-    if settings.from_run is None:
-        return
-    source = RunFolder.open(settings.from_run)
-    if overwrite and source.directory.resolve() == run_directory(config).resolve():
-        raise ConfigError(
-            f"sft.from_run: {settings.from_run!r} is the run that --overwrite deletes",
-            hint="Give the new run another name by --set run.name=NAME.",
         )
 
 

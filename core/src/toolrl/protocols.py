@@ -332,7 +332,8 @@ class Observer(Protocol):
 
 
 class Command(Protocol):
-    """A plugin's own command: `toolrl <plugin> <verb>`; the component's name is the verb."""
+    """A plugin's own command: `toolrl <plugin> <verb>`; the component's name is the verb. Its attribute `example`,
+    where it has one, is shown by `--help`."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""

@@ -169,10 +169,6 @@ class TrainerBackend(Protocol):
         an episode can sample."""
         ...
 
-    def fine_tuner(self, model: Any, directory: Path) -> Trainer:
-        """For `toolrl sft`."""
-        ...
-
     def is_flat(self, group: Group) -> bool:
         """Whether `algorithm.dynamic_sampling` sets a group aside, as nothing is learned from it."""
         ...
@@ -188,11 +184,6 @@ class TrainerBackend(Protocol):
         ...
 
     @staticmethod
-    def export(source: str, folder: Path, *, trust_remote_code: bool) -> None:
-        """Write a checkpoint's model as a folder for other programs. Raises ToolrlError."""
-        ...
-
-    @staticmethod
     def join(device: str, timeout: float, problem: Exception | None = None, directory: Path | None = None) -> Ranks:
         """The ranks that torchrun started, this process among them; they wait `timeout` seconds for each other. Where
         one has a `problem`, it is raised on all."""
@@ -200,17 +191,12 @@ class TrainerBackend(Protocol):
 
 
 @runtime_checkable
-class PlansMemory(Protocol):
-    """A `TrainerBackend` that computes what a run takes of its GPUs, without loading a model. `engine`: the options of
-    the engine, whose method `device_bytes`, where it has one, returns the engine's part."""
-
-    def plan(self, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, Mapping[str, Any]]:
-        """A plan for nodes with these GPUs (None: those here), as text and as JSON's values; `fits` is one of them:
-        yes, tight, unknown or no. Raises ConfigError."""
-        ...
+class ChecksMemory(Protocol):
+    """A `TrainerBackend` that computes what a run takes of its device, without loading a model."""
 
     def check_memory(self, source: str, engine: Any, ranks: int) -> None:
-        """Warn where a run on the prepared device is unlikely to fit. Raises ConfigError where it can't."""
+        """Warn where a run on the prepared device is unlikely to fit. `engine`: the options of the engine, whose method
+        `device_bytes`, where it has one, returns the engine's part. Raises ConfigError where the run can't fit."""
         ...
 
 

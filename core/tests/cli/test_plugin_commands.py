@@ -17,6 +17,12 @@ def test_a_plugins_command_runs_and_gives_its_status(full_site: Any) -> None:
     assert done.returncode == 4
 
 
+def test_a_verb_of_one_plugin_alone_needs_no_plugin(full_site: Any) -> None:
+    done = full_site.run("count", "one", "four")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (4, "2 words")
+    assert "usage: toolrl count" in full_site.run("count", "--help").stdout
+
+
 def test_its_commands_are_listed(full_site: Any) -> None:
     done = full_site.run("full", "--help")
     assert done.returncode == 0
@@ -51,5 +57,9 @@ def test_a_plugin_that_is_not_installed_names_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(plugin_commands, "load_registry", lambda: Registry([]))
-    assert main(["mcp", "tools", "x.yaml"]) == EXIT_USAGE
-    assert "the plugin 'mcp' isn't installed\n  → Run `pip install toolrl-plugin-mcp`" in capsys.readouterr().err
+    for plugin, words in {"mcp": ["mcp", "tools", "x.yaml"], "torch": ["sft", "x.yaml"]}.items():
+        assert main(words) == EXIT_USAGE
+        said = capsys.readouterr().err
+        assert f"toolrl {words[0]}: the plugin '{plugin}' isn't installed\n  → Run `pip install toolrl-plugin-" in said
+    assert main(["convert", "x.yaml"]) == EXIT_USAGE
+    assert "3 plugins have a command 'convert'\n  → Say whose: `toolrl areal convert`" in capsys.readouterr().err

@@ -10,7 +10,8 @@ from pagemaker.markdown import code, page, table
 from pagemaker.source import registry
 from toolrl.cli import main as entry
 from toolrl.cli import session
-from toolrl.cli.plugin_commands import command_words
+from toolrl.cli.common import TRAINER_COMMANDS
+from toolrl.cli.plugin_commands import command_words, find
 from toolrl.loop.ranks import TOKEN
 from toolrl.plugins.discovery import DISABLE
 
@@ -24,9 +25,10 @@ Every command takes `--debug`, which shows the traceback of an error. With `--js
 
 def make() -> str:
     """The page."""
-    rows = [(f"[{code(name)}](#{_anchor(name)})", line) for name, (_, line) in entry.COMMANDS.items()]
+    lines = {name: line for name, (_, line) in entry.COMMANDS.items()} | TRAINER_COMMANDS
+    rows = [(f"[{code(name)}](#{_anchor(name)})", line) for name, line in lines.items()]
     parts = [_INTRO, table(("command", "what it does"), rows)]
-    for name in entry.COMMANDS:
+    for name in lines:
         parts += _command(name)
     parts += ["## Commands of plugins", _plugin_commands()]
     parts += ["## Exit status", _exits(), "## Environment variables", _variables()]
@@ -34,11 +36,20 @@ def make() -> str:
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of one of core's commands."""
-    module = importlib.import_module(entry.COMMANDS[name][0])
-    parser = entry.command_parser(name, module.HELP, module.EXAMPLE)
-    module.configure(parser)
-    return parser
+    """The parser of a command of core or of the trainer `torch`."""
+    return _with_example(name)[0]
+
+
+def _with_example(name: str) -> tuple[argparse.ArgumentParser, str]:
+    if name in TRAINER_COMMANDS:
+        command, parser, _ = find([name], entry.COMMANDS)
+        example = command.example
+    else:
+        command = importlib.import_module(entry.COMMANDS[name][0])
+        example = command.EXAMPLE
+        parser = entry.command_parser(name, command.HELP, example)
+    command.configure(parser)
+    return parser, example
 
 
 def _anchor(name: str) -> str:
@@ -46,10 +57,9 @@ def _anchor(name: str) -> str:
 
 
 def _command(name: str) -> Iterator[str]:
-    module = importlib.import_module(entry.COMMANDS[name][0])
-    parser = command_parser(name)
+    parser, text = _with_example(name)
     yield f"## {code(f'toolrl {name}')}"
-    yield f"{parser.description}"
+    yield parser.description + (" Of `toolrl-plugin-torch`." if name in TRAINER_COMMANDS else "")
     subparsers = _subparsers(parser)
     if subparsers is None:
         yield _usage(parser)
@@ -60,7 +70,7 @@ def _command(name: str) -> Iterator[str]:
             yield f"**{code(action)}**: {helps[action]}."
             yield _usage(inner)
             yield _arguments(inner)
-    example = "\n".join(line.strip() for line in module.EXAMPLE.splitlines())
+    example = "\n".join(line.strip() for line in text.splitlines())
     yield f"```sh\n{example}\n```"
 
 
@@ -130,9 +140,10 @@ def _arguments(parser: argparse.ArgumentParser) -> str:
 
 def _plugin_commands() -> str:
     found = [(code(f"toolrl {command_words(it)}"), it.component.summary)
-             for it in registry().components("commands")]  # fmt: skip
+             for it in registry().components("commands") if it.component.name not in TRAINER_COMMANDS]  # fmt: skip
     text = (
-        "A plugin's command is run as `toolrl PLUGIN VERB …`, without the verb where it is the plugin's name. "
+        "A plugin's command is run as `toolrl PLUGIN VERB …`, without the verb where it is the plugin's name, and "
+        "as `toolrl VERB …` where one plugin alone has a command of that name. "
         "`toolrl PLUGIN --help` lists a plugin's commands, and `toolrl PLUGIN VERB --help` shows the arguments of one."
     )
     return text + ("\n\n" + table(("command", "what it does"), found) if found else "")

@@ -14,7 +14,7 @@ from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
 MODULES = (
-    "loop.data", "loop.batches", "loop.overlap", "loop.training", "loop.fine_tune", "loop.evaluate",
+    "loop.data", "loop.batches", "loop.overlap", "loop.training", "torch:fine_tuning.loop", "loop.evaluate",
     "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss", "torch:objective.credit",
     "ray:worker_pool", "tools.restart_counts",
 )  # fmt: skip

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import Ranks
+from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.options import ModelConfig, SftConfig
 from toolrl_plugin_torch.policy import load_policy
 from toolrl_plugin_torch.sharding.process_group import join

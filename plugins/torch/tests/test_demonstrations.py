@@ -9,12 +9,12 @@ import pytest
 
 from toolrl.errors import DataError
 from toolrl.loop.data import EndlessOrder
-from toolrl.loop.demonstrations import Demonstration, encode_task, from_episodes
-from toolrl.loop.fine_tune import Demonstrations
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Message, ParsedTurn, Task, ToolCall
+from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task, from_episodes
+from toolrl_plugin_torch.fine_tuning.loop import Demonstrations
 from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 from toolrl_testing.fakes import FakeParser
 

@@ -21,6 +21,7 @@ from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl.types import RewardEntry
+from toolrl_plugin_torch.fine_tuning.job import check_fine_tuning, find_demonstrations
 from toolrl_plugin_torch.options import SftConfig, TorchOptions
 from toolrl_testing.fakes import make_episode
 
@@ -38,7 +39,7 @@ def a_run(directory: Path, *kinds: str) -> str:
 def demonstrations(run: str) -> Any:
     settings = SftConfig.model_validate({"from_run": run})
     assembly: Any = SimpleNamespace(config=SimpleNamespace(seed=0))
-    return jobs._demonstrations(assembly, settings)
+    return find_demonstrations(assembly, settings)
 
 
 def test_demonstrations_from_a_run_leave_its_evaluations_out(tmp_path: Path) -> None:
@@ -122,9 +123,9 @@ def test_the_run_that_demonstrations_are_of_is_not_overwritten(tmp_path: Path) -
     run = a_run(tmp_path / "new", "train")
     config = a_loaded(tmp_path, "m").config
     settings = SftConfig.model_validate({"from_run": run})
-    jobs.check_fine_tuning(config, settings)
+    check_fine_tuning(config, settings)
     with pytest.raises(ConfigError, match=r"sft\.from_run: .* is the run that --overwrite deletes"):
-        jobs.check_fine_tuning(config, settings, overwrite=True)
+        check_fine_tuning(config, settings, overwrite=True)
 
 
 @pytest.mark.parametrize(("of_an_episode", "longest"), [(1000, 500), (300, 300)])
@@ -167,8 +168,8 @@ def test_a_run_whose_checkpoints_are_gone_keeps_its_records(
     started: Any = Started(again)
     if lost:
         with pytest.raises(CheckpointError, match="no checkpoint, and the run has done 3 steps") as caught:
-            asyncio.run(jobs._resume(started, started))
+            asyncio.run(jobs.resume(started, started))
         assert caught.value.where == str(again.checkpoints)
     else:
-        asyncio.run(jobs._resume(started, started))
+        asyncio.run(jobs.resume(started, started))
     assert len(again.metrics_lines()) == (3 if lost else 0)

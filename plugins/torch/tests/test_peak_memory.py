@@ -15,10 +15,10 @@ import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from toolrl.loop.demonstrations import Demonstration
 from toolrl.types import Group, Message, Task
 from toolrl_plugin_torch import logprob
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
 

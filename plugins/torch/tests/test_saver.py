@@ -13,9 +13,9 @@ import torch
 
 from toolrl.errors import CheckpointError
 from toolrl.loop.batches import FixedRows
-from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import Ranks
 from toolrl.loop.saver import Saver, changes, config_digest
+from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.options import SftConfig
 
 BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((9, 8, 7, 6), (0, 1, 1, 1))]

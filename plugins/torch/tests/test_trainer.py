@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from toolrl.errors import RunStoppedError
-from toolrl.loop.demonstrations import Demonstration
 from toolrl.types import Episode, Group
 from toolrl_plugin_torch.base_trainer import within_memory
+from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.trainer import PolicyTrainer
 

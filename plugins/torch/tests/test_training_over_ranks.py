@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import ONE
 from toolrl.types import Group
+from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 
 TOLERANCES = {"float32": (1e-6, 1e-4, 1e-5), "bfloat16": (2e-2, 2e-2, 1e-2), "frozen": (2e-2, 2e-2, 1e-2)}
 """Relative of the loss and of other metrics, absolute of weights. All other cases are in float64, where rounding is no

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 
 DEBUG = "TOOLRL_DEBUG"
+TRAINER_COMMANDS = {
+    "plan": "compute whether a run fits its GPUs, without loading a model",
+    "sft": "fine-tune on demonstrations, or on the good episodes of a run",
+    "export": "write a run's model as a folder for other programs",
+}
+"""Commands of the plugin `torch`, each with its one line in `toolrl --help`, which imports no plugin."""
 
 
 def command_parser(name: str, help_line: str, example: str = "") -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from toolrl.cli.common import DEBUG, command_parser
+from toolrl.cli.common import DEBUG, TRAINER_COMMANDS, command_parser
 from toolrl.cli.output import UsageError, print_error, readable, table
 from toolrl.errors import ToolrlError
 
@@ -27,12 +27,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list-plugins": ("toolrl.cli.list_plugins", "list the installed plugins and their components"),
     "doctor": ("toolrl.cli.doctor", "check that what is installed works here"),
     "config": ("toolrl.cli.config", "check or show a config, or print the schema of configs"),
-    "plan": ("toolrl.cli.plan", "compute whether a run fits its GPUs, without loading a model"),
     "train": ("toolrl.cli.train", "train a model by reinforcement learning"),
     "eval": ("toolrl.cli.evaluate", "evaluate a model, or a checkpoint of a run"),
     "rollout": ("toolrl.cli.rollout", "sample episodes without training"),
-    "sft": ("toolrl.cli.sft", "fine-tune on demonstrations, or on the good episodes of a run"),
-    "export": ("toolrl.cli.export", "write a run's model as a folder for other programs"),
     "parse": ("toolrl.cli.parse", "show what a parser makes of a text"),
     "status": ("toolrl.cli.status", "show what a run and its workers do now"),
     "new-plugin": ("toolrl.cli.new_plugin", "write a new plugin's package, tests included"),
@@ -145,7 +142,10 @@ def _find(words: list[str]) -> tuple[Command | None, argparse.ArgumentParser, li
 
 def overview() -> str:
     """The text of `toolrl --help`. Nothing is imported for it."""
-    rows = [(f"  {name}", line) for name, (_, line) in COMMANDS.items()]
+    own = {name: line for name, (_, line) in COMMANDS.items()}
+    of_trainer = {name: f"{line} (toolrl-plugin-torch)" for name, line in TRAINER_COMMANDS.items()}
+    of_plugins = "run a plugin's command, such as `toolrl report RUN`; `toolrl PLUGIN --help` lists them"
+    rows = [(f"  {name}", line) for name, line in {**own, **of_trainer, "PLUGIN VERB": of_plugins}.items()]
     return "\n".join(
         [
             "usage: toolrl [--version] [--debug] COMMAND …",
@@ -153,15 +153,7 @@ def overview() -> str:
             "Reinforcement learning of language models that use tools over many turns.",
             "",
             "commands:",
-            table(
-                [
-                    *rows,
-                    (
-                        "  PLUGIN VERB",
-                        "run a plugin's command, such as `toolrl report RUN`; `toolrl PLUGIN --help` lists them",
-                    ),
-                ]
-            ),
+            table(rows),
             "",
             "`toolrl COMMAND --help` shows a command's arguments and an example.",
         ]

@@ -195,7 +195,7 @@ def save_seconds(every: Any) -> float | None:
 
 
 SaveEvery = Annotated[int | str, BeforeValidator(_steps_or_time)]
-_SAVE_EVERY = (
+SAVE_EVERY = (
     "Write a checkpoint each so many steps, or when a time such as 15min, 2h or 90s has passed since the last; 0: "
     "at the end only."
 )
@@ -207,7 +207,7 @@ class TrainerFrame(Section):
     use: str = Field("torch", min_length=1, description="Which trainer: the name of one that a plugin brings.")
     steps: int = Field(100, ge=1, description="Rollout and update this often.")
     prompts_per_step: int = Field(8, ge=1, description="Tasks of one step; group_size episodes each.")
-    save_every: SaveEvery = Field("15min", description=_SAVE_EVERY)
+    save_every: SaveEvery = Field("15min", description=SAVE_EVERY)
     keep_checkpoints: int = Field(2, ge=1, description="Older ones are deleted.")
     keep_best: bool | str = Field(
         False,
@@ -237,15 +237,6 @@ class EvaluationConfig(Frame):
     )
 
 
-class ProbeConfig(Frame):
-    """Evaluate while fine-tuning, and stop when it is good enough."""
-
-    every: int = Field(20, ge=1, description="Steps between probes.")
-    accuracy: float = Field(
-        gt=0, le=1, description="Stop at this accuracy; an error if it isn't reached within the steps."
-    )
-
-
 class SftFrame(Section):
     """`toolrl sft`: supervised fine-tuning on assistant tokens."""
 
@@ -254,18 +245,6 @@ class SftFrame(Section):
         None,
         description="A run folder whose episodes, but those of evaluations, are the demonstrations, instead of data.",
     )
-    min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
-    steps: int = Field(100, ge=1, description="Optimizer steps.")
-    batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
-    save_every: SaveEvery = Field("15min", description=_SAVE_EVERY)
-    keep_checkpoints: int = Field(1, ge=1, description="Older ones are deleted.")
-    probe: ProbeConfig | None = Field(None, description="Evaluate on data.eval and stop early.")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> SftFrame:
-        if (self.data is None) == (self.from_run is None):
-            raise ValueError("give exactly one of `data` and `from_run`")
-        return self
 
 
 class RunConfig(Frame):

@@ -50,11 +50,6 @@ class TorchTrainers:
         cpu_offload = self._config.cluster.cpu_offload
         return load_policy(settings, source, self._device, ranks, cpu_offload=cpu_offload, hollow=hollow)
 
-    def plan(self, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, dict[str, Any]]:
-        from toolrl_plugin_torch.plan.report import plan
-
-        return plan(self._config, source, engine, gpu, nodes)
-
     def check_memory(self, source: str, engine: Any, ranks: int) -> None:
         check_sequence_parallel(self._config, ranks)
         if self._device.type == "cuda":
@@ -89,11 +84,6 @@ class TorchTrainers:
             cpu_offload=self._config.cluster.cpu_offload,
         )
 
-    def fine_tuner(self, model: Any, directory: Path) -> Any:
-        from toolrl_plugin_torch.trainer import SupervisedTrainer
-
-        return SupervisedTrainer(model, self._sections.sft, directory)
-
     def is_flat(self, group: Group) -> bool:
         from toolrl_plugin_torch.objective.credit import is_flat
 
@@ -106,12 +96,6 @@ class TorchTrainers:
     @staticmethod
     def clean(directory: Path) -> None:
         delete_abandoned(directory)
-
-    @staticmethod
-    def export(source: str, folder: Path, *, trust_remote_code: bool) -> None:
-        from toolrl_plugin_torch.checkpoints.export import export_model
-
-        export_model(source, folder, trust_remote_code=trust_remote_code)
 
     @staticmethod
     def join(device: str, timeout: float, problem: Exception | None = None, directory: Path | None = None) -> Ranks:

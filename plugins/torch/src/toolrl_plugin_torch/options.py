@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from toolrl.config.frame import Frame
-from toolrl.config.model import Config, ModelFrame, SftFrame, TrainerFrame
+from toolrl.config.model import SAVE_EVERY, Config, ModelFrame, SaveEvery, SftFrame, TrainerFrame
 from toolrl.errors import ConfigError
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.model_path import missing_model
@@ -151,12 +151,33 @@ class TrainerConfig(TrainerFrame, OptimizerConfig):
         return self
 
 
+class ProbeConfig(Frame):
+    """Evaluate while fine-tuning, and stop when it is good enough."""
+
+    every: int = Field(20, ge=1, description="Steps between probes.")
+    accuracy: float = Field(
+        gt=0, le=1, description="Stop at this accuracy; an error if it isn't reached within the steps."
+    )
+
+
 class SftConfig(SftFrame, OptimizerConfig):
     """`toolrl sft`: supervised fine-tuning on assistant tokens."""
 
+    min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
+    steps: int = Field(100, ge=1, description="Optimizer steps.")
+    batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
+    save_every: SaveEvery = Field("15min", description=SAVE_EVERY)
+    keep_checkpoints: int = Field(1, ge=1, description="Older ones are deleted.")
+    probe: ProbeConfig | None = Field(None, description="Evaluate on data.eval and stop early.")
     tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
     share_prefix: Literal["auto", True, False] = Field("auto", description=_SHARE_PREFIX)
     offload: list[Literal["optimizer"]] = Field(default_factory=list, description="As trainer.offload.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SftConfig:
+        if (self.data is None) == (self.from_run is None):
+            raise ValueError("give exactly one of `data` and `from_run`")
+        return self
 
 
 class TorchOptions(Frame):

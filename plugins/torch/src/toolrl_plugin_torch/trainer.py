@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from toolrl.loop.demonstrations import Demonstration
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
@@ -22,6 +21,7 @@ from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.base_trainer import BaseTrainer, within_memory
 from toolrl_plugin_torch.batch import MicroBatch, Sample, balance, episode_samples, supervised_sample
 from toolrl_plugin_torch.critic import Critic
+from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
 from toolrl_plugin_torch.objective.loss import (

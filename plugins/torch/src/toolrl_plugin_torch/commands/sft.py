@@ -8,17 +8,22 @@ from functools import partial
 from toolrl.cli.common import add_run_arguments, read, run_job
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError
-
-HELP = "fine-tune on demonstrations, or on the good episodes of a run"
-EXAMPLE = "toolrl sft warmup.yaml --set sft.steps=200"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
+from toolrl.protocols import BuildContext
+from toolrl_plugin_torch.commands.own_config import check_trainer
 
 
-def run(args: argparse.Namespace) -> int:
-    return run_to_end(_sft(args))
+class Sft:
+    """The command."""
+
+    example = "toolrl sft warmup.yaml --set sft.steps=200"
+
+    def __init__(self, options: None, context: BuildContext) -> None: ...
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        add_run_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        return run_to_end(_sft(args))
 
 
 async def _sft(args: argparse.Namespace) -> int:
@@ -30,12 +35,12 @@ async def _sft(args: argparse.Namespace) -> int:
             where=args.config,
             hint="Add `sft: {data: …}` or `sft: {from_run: runs/NAME}`.",
         )
-    from toolrl.preflight import check_fine_tuning, check_start
+    check_trainer(loaded.config, "sft")
+    from toolrl.preflight import check_start
+    from toolrl_plugin_torch.fine_tuning.job import check_fine_tuning, fine_tune
 
     data = {"sft.data": settings.data is not None, "data.eval": False}
     check_fine_tuning(loaded.config, settings, overwrite=args.overwrite)
     check_start(loaded, registry, data, resume=args.resume, overwrite=args.overwrite)
-    from toolrl.jobs import fine_tune
-
     job = partial(fine_tune, settings=settings)
     return await run_job(args, loaded, registry, job, data=data, total_steps=settings.steps, resume=args.resume)

@@ -7,14 +7,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from toolrl.config.model import SftFrame
 from toolrl.errors import RunStoppedError
 from toolrl.loop.data import EndlessOrder
-from toolrl.loop.demonstrations import Demonstration, encode_task
 from toolrl.loop.update_thread import SavedLoop
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment
 from toolrl.types import Task
+from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task
+from toolrl_plugin_torch.options import SftConfig
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Demonstrations:
 class FineTuningLoop(SavedLoop):
     """One run of fine-tuning. `run` may be called once."""
 
-    settings: SftFrame
+    settings: SftConfig
     demonstrations: Demonstrations
 
     async def run(self) -> float | None:
