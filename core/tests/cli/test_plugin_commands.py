@@ -19,7 +19,8 @@ def test_a_plugins_command_runs_and_gives_its_status(full_site: Any) -> None:
 
 def test_a_verb_of_one_plugin_alone_needs_no_plugin(full_site: Any) -> None:
     done = full_site.run("count", "one", "four")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (4, "2 words")
+    assert done.stdout.startswith("2 words")
+    assert done.returncode == 4
     assert "usage: toolrl count" in full_site.run("count", "--help").stdout
 
 
