@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -76,14 +77,15 @@ class Tiny:
     vocabulary = VOCABULARY
 
     @staticmethod
-    def model(family: str = "qwen3", *, dtype: str = "float32", seed: int = 0) -> Any:
-        """A random model in train mode, with weights large enough that its predictions aren't all alike."""
+    def model(family: str = "qwen3", *, dtype: str = "float32", seed: int = 0, **fields: Any) -> Any:
+        """A random model in train mode, with weights large enough that its predictions aren't all alike. `fields`: of
+        its config."""
         import torch
         import transformers
 
         torch.manual_seed(seed)
         name, settings = FAMILIES[family]
-        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**settings))
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**{**settings, **fields}))
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim >= 2:
@@ -290,6 +292,17 @@ def _on_ranks(size: int, command: Sequence[str], variables: Sequence[Mapping[str
     finally:
         for process in processes:
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def train() -> Any:
+    """`ranks_worker.train`."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        from ranks_worker import train
+    finally:
+        sys.path.remove(str(Path(__file__).parent))
+    return train
 
 
 @pytest.fixture(scope="session")

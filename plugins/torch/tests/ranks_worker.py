@@ -20,6 +20,7 @@ from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.offload import HostTransfers
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
+from toolrl_plugin_torch.sharding.dtensor import full
 from toolrl_plugin_torch.sharding.process_group import join
 from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
 
@@ -47,7 +48,8 @@ class Elsewhere(HostTransfers):
 
 
 def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple[list[dict[str, float]], Any]:
-    """Metrics of each step, and the weights after the last, of a copy of the model."""
+    """Metrics of each step, and the weights after the last, of a copy of the model; for a case of `gradients` those of
+    each update, before they are clipped, in the place of the weights."""
     dtype = getattr(torch, case.get("dtype", "float64"))
     model = copy.deepcopy(model).to(dtype)
     if case.get("checkpointing"):
@@ -72,8 +74,24 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
             longest=16,
             ranks=ranks,
         )
+        gradients = watched(trainer.optimizer) if case.get("gradients") else None
         metrics = [trainer.update(groups) for groups in case["steps"]]
+        if gradients is not None:
+            return metrics, gradients
     return metrics, {name: value.clone() for name, value in policy.tensors()}
+
+
+def watched(optimizer: Any) -> dict[str, torch.Tensor]:
+    """By number of the update, all gradients in a row; they come as updates are made."""
+    found: dict[str, torch.Tensor] = {}
+    clip = optimizer.clip
+
+    def noted() -> float:
+        found[str(len(found))] = torch.cat([full(it.gradient).flatten() for it in optimizer._trained])
+        return clip()  # type: ignore[no-any-return]
+
+    optimizer.clip = noted
+    return found
 
 
 def main(folder: Path) -> None:

@@ -72,15 +72,10 @@ def make_cases(group: Callable[..., Group], spread: Callable[[Sequence[Group]], 
 
 
 @pytest.fixture
-def compared(tiny: Any, make_episode: Any, on_ranks: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def compared(tiny: Any, train: Any, on_ranks: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """The results of the cases of these names, or of all: those of so many ranks, and those of this process."""
 
     def run(size: int, names: Sequence[str]) -> dict[str, Any]:
-        sys.path.insert(0, str(WORKER.parent))
-        try:
-            from ranks_worker import train
-        finally:
-            sys.path.remove(str(WORKER.parent))
         model, cases = tiny.model("qwen3"), make_cases(partial(make_group, tiny), partial(make_spread, tiny))
         cases = {name: cases[name] for name in names or cases}
         (tmp_path / "work.pkl").write_bytes(pickle.dumps({"model": model, "cases": cases}))

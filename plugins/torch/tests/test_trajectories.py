@@ -1,217 +1,175 @@
-"""Episodes of several trajectories: how turns are spread over them changes neither loss nor gradients, and the gradient
-is that of the expected reward."""
+"""Episodes of several trajectories: the gradient is the expected reward's; roles are compared with themselves."""
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from toolrl.errors import RunStoppedError
-from toolrl.types import Episode, Group, RewardEntry, Segment, Task, Trajectory, Turn
+from toolrl.loop.ranks import ONE
+from toolrl.types import Episode, EpisodeFailure, Group, RewardEntry, Segment, Task, Trajectory, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.batch import episode_samples, pack
-from toolrl_plugin_torch.objective.credit import credit, is_flat
-from toolrl_plugin_torch.objective.loss import Normaliser, policy_loss
+from toolrl_plugin_torch.objective.advantage import EPSILON
+from toolrl_plugin_torch.objective.credit import credit, is_flat, token_advantages
 
-SIZES = ((3, 2), (1, 4, 2), (2, 2))
-"""Turns of the episodes of each group."""
-ALGORITHMS = [
-    {"preset": "grpo", "loss_aggregation": aggregation, "baseline": baseline, "scale": scale, "credit": of}
-    for aggregation, baseline, scale, of in itertools.product(
-        ("token_mean", "sequence_mean", "sequence_sum", "constant"),
-        ("group_mean", "leave_one_out", "batch_mean"),
-        ("std", "none", "batch_std", "advantage_std"),
-        ("episode", "turn"),
-    )
+
+def decision(index: int, prompt: Sequence[int], choice: int, **fields: Any) -> Trajectory:
+    """One sampled token after a prompt."""
+    start = len(prompt)
+    turn = Turn(index, (Segment("model", "x", (start, start + 1)),), (), (), "stop")
+    mask, logprobs, versions = (*(0,) * start, 1), (0.0,) * (start + 1), (-1,) * start + (0,)
+    return Trajectory((*prompt, choice), mask, logprobs, versions, start, (turn,), **fields)
+
+
+def episode(index: int, trajectories: Sequence[Trajectory], rewards: Sequence[RewardEntry], **fields: Any) -> Episode:
+    return Episode(
+        f"g#{index}", Task("t", ()), "default", "g", index, tuple(trajectories), "answer",
+        rewards=tuple(rewards), **fields,
+    )  # fmt: skip
+
+
+def test_the_expected_gradient_is_that_of_the_expected_reward(tiny: Any, train: Any, tmp_path: Path) -> None:
+    """Of a model of two tokens, over all groups of two episodes with three decisions: of the agent, of a sub-agent that
+    is told what it chose, and of the agent after its history was replaced by a summary of both choices."""
+    chance = random.Random(0)
+    model = tiny.model("gpt2", dtype="float64", vocab_size=2, bos_token_id=1, eos_token_id=1)
+    values = {choices: chance.randint(-8, 8) / 4 for choices in itertools.product(range(2), repeat=3)}
+
+    def prompts(choices: Sequence[int]) -> list[tuple[int, ...]]:
+        return [(1, 0), (1, 1, 0, choices[0]), (0, 0, 1, *choices[:2])]
+
+    def probability(choices: Sequence[int]) -> torch.Tensor:
+        logprobs = []
+        for prompt, choice in zip(prompts(choices), choices, strict=True):
+            ids = torch.tensor([[*prompt, choice]])
+            logprobs.append(tiny.naive(model, ids, torch.ones_like(ids))[0][0, -1])
+        return torch.stack(logprobs).sum().exp()
+
+    def played(index: int, choices: tuple[int, ...]) -> Episode:
+        found = [decision(turn, prompt, choices[turn]) for turn, prompt in enumerate(prompts(choices))]
+        return episode(index, found, [RewardEntry(None, "reward:r", values[choices])])
+
+    likely = {choices: probability(choices) for choices in values}
+    assert sum(it.item() for it in likely.values()) == pytest.approx(1.0, abs=1e-12)
+    reward = torch.stack([likely[choices] * value for choices, value in values.items()]).sum()
+    analytic = torch.cat([it.flatten() for it in torch.autograd.grad(reward, list(model.parameters()))])
+    expected = torch.zeros_like(analytic)
+    settings = {"learning_rate": 1e-3, "steps": 1, "max_grad_norm": 1e9, "tokens_per_microbatch": 12}
+    algorithm = {"baseline": "leave_one_out", "scale": "none", "loss_aggregation": "sequence_sum"}
+    for pair in itertools.product(values, repeat=2):
+        group = Group("g", Task("t", ()), tuple(played(index, choices) for index, choices in enumerate(pair)))
+        case = {"settings": settings, "algorithm": algorithm, "steps": [[group]], "gradients": True}
+        for gradient in train(model, case, tmp_path, ONE)[1].values():
+            expected -= (likely[pair[0]] * likely[pair[1]]).item() * gradient
+    assert analytic.abs().max() > 1e-2
+    assert (expected - analytic).abs().max() < 1e-12
+
+
+SETTINGS = [
+    {"baseline": baseline, "scale": scale, **of}
+    for baseline in ("group_mean", "leave_one_out", "batch_mean")
+    for scale in ("std", "none", "batch_std", "advantage_std")
+    for of in ({"credit": "episode"}, {"credit": "turn", "discount": 0.5})
     if (baseline, scale) != ("batch_mean", "std")
 ]
 
 
-def conversations(vocabulary: int, make_episode: Callable[..., Episode]) -> list[Group]:
-    """Groups whose prompts are worth sharing, with rewards of turns and of episodes."""
-    chance, groups = random.Random(5), []
-
-    def words(count: int) -> list[int]:
-        return [chance.randrange(3, vocabulary) for _ in range(count)]
-
-    beginning = words(34)
-    for number, turns in enumerate(SIZES):
-        prompt, episodes = [*beginning, *words(4)], []
-        for index, count in enumerate(turns):
-            ids, mask = list(prompt), [0] * len(prompt)
-            for _ in range(count):
-                said = chance.randint(1, 7)
-                ids += words(said + 3)
-                mask += [1] * said + [0] * 3
-            steps = [RewardEntry(turn, "step:tool", chance.random()) for turn in range(count)]
-            rewards = (RewardEntry(None, "reward:r", chance.random()), *steps)
-            named = {"index": index, "group": str(number), "id": f"{number}#{index}", "rewards": rewards}
-            episodes.append(make_episode(tuple(mask), ids=tuple(ids), **named))
-        groups.append(Group(str(number), Task(str(number), ()), tuple(episodes)))
-    return groups
+def compared(rewards: Sequence[float], groups: Sequence[int], settings: dict[str, Any]) -> np.ndarray:
+    """Advantages as `objective.advantage` writes them down."""
+    r, g = np.array(rewards), np.array(groups)
+    of_batch = settings["baseline"] == "batch_mean"
+    peers = [r if of_batch else r[g == it] for it in groups]
+    flat = np.array([np.ptp(it) < 1e-9 for it in peers])
+    if settings["baseline"] == "leave_one_out":
+        a = np.array([x - (it.sum() - x) / max(len(it) - 1, 1) for x, it in zip(r, peers, strict=True)])
+    else:
+        a = r - [it.mean() for it in peers]
+    a = np.where(flat, 0.0, a)
+    if settings["scale"] == "std":
+        a /= np.array([np.std(it, ddof=len(it) > 1) for it in peers]) + EPSILON
+    elif settings["scale"] == "batch_std":
+        a /= np.std(r, ddof=len(r) > 1) + EPSILON
+    elif settings["scale"] == "advantage_std":
+        a = (a - a.mean()) / (np.std(a, ddof=len(a) > 1) + EPSILON)
+    return np.where(flat, 0.0, a)
 
 
-@pytest.fixture(scope="module")
-def updated(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[dict[str, float], Any]]:
-    """`updated(groups, algorithm, **settings)`: metrics of a step of the same model in float64, and the gradients of
-    each of its updates."""
-    model = tiny.model("qwen3", dtype="float64")
-
-    def update(groups: Sequence[Group], algorithm: Any, **more: Any) -> tuple[dict[str, float], Any]:
-        policy = tiny.policy(copy.deepcopy(model))
-        folder = tmp_path_factory.mktemp("trainer")
-        # AdamW divides a gradient by its size: a larger rate would show the last bits of those that cancel out.
-        trainer = tiny.trainer(folder, policy, algorithm, longest=40, max_grad_norm=1e9, learning_rate=1e-6, **more)
-        gradients: list[torch.Tensor] = []
-        clip = trainer.optimizer.clip
-
-        def noted() -> float:
-            gradients.append(torch.cat([parameter.grad.flatten() for parameter in policy.model.parameters()]))
-            return clip()  # type: ignore[no-any-return]
-
-        trainer.optimizer.clip = noted
-        return trainer.update(groups), gradients
-
-    return update
-
-
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture],
-    phases=[Phase.reuse, Phase.generate],
-)  # fmt: skip
-@given(data=st.data())
-def test_neither_loss_nor_gradients_depend_on_how_turns_are_spread(
-    data: st.DataObject, tiny: Any, updated: Any, make_episode: Any
-) -> None:
-    """Also not on the order of trajectories, on those that restate without being trained, on budgets and sharing."""
-    groups = conversations(tiny.vocabulary, make_episode)
-    algorithm = dict(data.draw(st.sampled_from(ALGORITHMS)))
-    if algorithm["credit"] == "turn":
-        algorithm["discount"] = data.draw(st.sampled_from([1.0, 0.9]))
-    if data.draw(st.booleans()):
-        algorithm |= {"kl_coef": 0.1, "entropy_coef": 0.01}
-    changed = []
-    for group in groups:
-        episodes = []
-        for episode in group.episodes:
-            parts = data.draw(st.lists(st.integers(0, 2), min_size=len(episode.turns), max_size=len(episode.turns)))
-            cut = tiny.spread(episode, parts)
-            assert cut.sampled_tokens == episode.sampled_tokens
-            assert cut.turns == episode.turns
-            silent = replace(episode.main, turns=(), trained=data.draw(st.booleans()))
-            if silent.trained:
-                nothing = (0,) * len(silent.ids)
-                silent = replace(silent, loss_mask=nothing, logprobs=tuple(map(float, nothing)))
-            trajectories = [*cut.trajectories, silent]
-            order = data.draw(st.permutations(range(len(trajectories))))
-            episodes.append(replace(episode, trajectories=tuple(trajectories[place] for place in order)))
-        changed.append(replace(group, episodes=tuple(episodes)))
-    common = {"updates_per_step": data.draw(st.integers(1, 2)), "share_prefix": data.draw(st.booleans())}
-    budgets = st.sampled_from([30, 90, 10_000])
-    one = updated(groups, algorithm, tokens_per_microbatch=data.draw(budgets), **common)
-    other = updated(changed, algorithm, tokens_per_microbatch=data.draw(budgets), **common)
-    # The model's norms compute in float32, and AdamW makes a step of a gradient of rounding only.
-    loss, gradients = (1e-9, [1e-6]) if common["updates_per_step"] == 1 else (1e-4, [1e-6, 1e-3])
-    assert one[0]["loss"] == pytest.approx(other[0]["loss"], rel=loss, abs=loss / 10)
-    for ours, theirs, tolerance in zip(one[1], other[1], gradients, strict=True):
-        assert (ours - theirs).abs().max() <= tolerance * ours.abs().max()
+def expected_advantages(groups: Sequence[Group], settings: dict[str, Any]) -> dict[tuple[str, int], float]:
+    """By episode and turn, one role after the other."""
+    found: dict[tuple[str, int], float] = {}
+    for role in "ab":
+        every = [(it, number) for number, group in enumerate(groups) for it in group.scored]
+        every = [(it, number) for it, number in every if any(part.role == role for part in it.trajectories)]
+        entries = [[entry for entry in it.rewards if entry.role in (None, role)] for it, _ in every]
+        whole = settings["credit"] == "episode"
+        outcomes = [sum(e.value for e in of if whole or e.turn is None or e.source == "call_cost") for of in entries]
+        if not every:
+            continue
+        base = compared(outcomes, [number for _, number in every], settings)
+        steps: dict[tuple[int, int], float] = {}
+        for row, of in enumerate(entries):
+            for e in of:
+                if not whole and e.turn is not None and e.source != "call_cost":
+                    steps[row, e.turn] = steps.get((row, e.turn), 0.0) + e.value
+        later = compared(list(steps.values()), [every[row][1] for row, _ in steps], settings) if steps else []
+        given = dict(zip(steps, later, strict=True))
+        for row, (it, _) in enumerate(every):
+            order = [turn.index for turn in it.turns]
+            for turn in (turn.index for part in it.trajectories if part.role == role for turn in part.turns):
+                place = order.index(turn)
+                powers = [settings.get("discount", 1.0) ** k for k in range(len(order) - place)]
+                own = [given.get((row, other), 0.0) for other in order[place:]]
+                found[it.id, turn] = base[row] + float(np.dot(powers, own))
+    return found
 
 
-def test_what_a_trajectory_restates_is_computed_once(tiny: Any, make_episode: Any) -> None:
-    """Where it is long enough to be worth a fork."""
-    episode = make_episode((*(0,) * 50, *((1,) * 40 + (0,) * 10) * 3))
-    cut = tiny.spread(episode, range(3))
-
-    def positions(episode: Episode) -> int:
-        return sum(batch.positions for batch in pack(episode_samples(episode, 1.0), 10_000, share=True))
-
-    assert sum(len(trajectory.ids) for trajectory in cut.trajectories) == 90 + 140 + 190
-    assert positions(cut) == positions(episode) == 189
-
-
-def decision(index: int, prompt: Sequence[int], choice: int) -> Trajectory:
-    """One sampled token, 8 or 9, after a prompt."""
-    start = len(prompt)
-    turn = Turn(index, (Segment("model", "x", (start, start + 1)),), (), (), "stop")
-    given = (0,) * start
-    return Trajectory((*prompt, 8 + choice), (*given, 1), (0.0,) * (start + 1), (-1,) * start + (0,), start, (turn,))
-
-
-def test_the_expected_gradient_is_that_of_the_expected_reward() -> None:
-    """All groups of two episodes with three decisions: of the agent, of a sub-agent that is told what it chose, and of
-    the agent after its history was replaced by a summary, which forgets the sub-agent's choice."""
-    chance = random.Random(0)
-    prompts = [(1, 2), *((1, 3, 8 + first) for first in range(2)), *((1, 4, 5 + first) for first in range(2))]
-    logits = torch.randn(len(prompts), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    logits.requires_grad_()
-    values = {choices: chance.randint(-8, 8) / 4 for choices in itertools.product(range(2), repeat=3)}
-
-    def contexts(choices: Sequence[int]) -> tuple[int, int, int]:
-        return 0, 1 + choices[0], 3 + choices[0]
-
-    def probability(choices: Sequence[int]) -> torch.Tensor:
-        logprobs = logits.log_softmax(1)
-        return (
-            torch.stack([logprobs[c, choice] for c, choice in zip(contexts(choices), choices, strict=True)]).sum().exp()
-        )
-
-    def episode(index: int, choices: Sequence[int]) -> Episode:
-        found = [decision(n, prompts[c], choices[n]) for n, c in enumerate(contexts(choices))]
-        rewards = (RewardEntry(None, "reward:r", values[tuple(choices)]),)
-        return Episode(f"g#{index}", Task("t", ()), "default", "g", index, tuple(found), "answer", rewards=rewards)
-
-    algorithm = AlgorithmConfig(baseline="leave_one_out", scale="none", loss_aggregation="sequence_sum")
-    expected = torch.zeros_like(logits)
-    for pair in itertools.product(values, repeat=2):
-        group = Group("g", Task("t", ()), tuple(episode(index, choices) for index, choices in enumerate(pair)))
-        credited = credit([group], algorithm)
-        samples = [
-            it for e, a in zip(credited.episodes, credited.advantages, strict=True) for it in episode_samples(e, a)
-        ]
-        normaliser = Normaliser.of([3, 3], algorithm.loss_aggregation)
-        for batch in pack(samples, 8):
-            logprobs_BT = torch.zeros(batch.input_ids_BT.shape, dtype=torch.float64)
-            for row, number in enumerate(batch.samples):
-                *prompt, said = samples[number].ids
-                logprobs_BT[row, len(prompt)] = logits.log_softmax(1)[prompts.index(tuple(prompt)), said - 8]
-            loss, _ = policy_loss(
-                logprobs_BT, batch.advantages_BT, batch.loss_mask_BT, normaliser, algorithm,
-                episode_tokens_B=batch.episode_tokens_B,
-            )  # fmt: skip
-            if loss.requires_grad:
-                weight = torch.stack([probability(choices) for choices in pair]).prod().detach()
-                expected += weight * torch.autograd.grad(loss, logits)[0]
-    reward = torch.stack([probability(choices) * value for choices, value in values.items()]).sum()
-    (analytic,) = torch.autograd.grad(reward, logits)
-    assert analytic.abs().min() > 1e-4
-    assert torch.allclose(-expected, analytic, rtol=0, atol=1e-12)
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda it: "-".join(map(str, it.values())))
+def test_credit_is_that_of_the_formulas(settings: Any) -> None:
+    """Of two roles with turns in any order, rewards of the episode, of turns and of roles, and failures."""
+    chance = random.Random(3)
+    for _ in range(20):
+        groups = []
+        for number in range(3):
+            episodes = []
+            for index in range(chance.randint(1, 4)):
+                roles = [chance.choice("ab") for _ in range(chance.randint(1, 5))]
+                parts = [decision(turn, (1,) * (turn + 1), 2, role=role) for turn, role in enumerate(roles)]
+                chance.shuffle(parts)
+                rewards = [RewardEntry(None, "reward:r", chance.choice([0.0, 1.0]))]
+                for _ in range(chance.randint(0, 4)):
+                    source = chance.choice(["step:x", "reward:r", "call_cost"])
+                    turn, role = chance.choice([None, *range(len(roles))]), chance.choice([None, "a", "b"])
+                    rewards.append(RewardEntry(turn, source, chance.choice([0.0, 0.5, 1.0]), role=role))
+                failure = EpisodeFailure("tool", "x", "y") if chance.random() < 0.2 else None
+                found = episode(index, parts, rewards, failure=failure)
+                episodes.append(replace(found, id=f"{number}#{index}"))
+            groups.append(Group(str(number), Task("t", ()), tuple(episodes)))
+        credited, expected = credit(groups, AlgorithmConfig(**settings)), expected_advantages(groups, settings)
+        for it, advantage in zip(credited.episodes, credited.advantages, strict=True):
+            for part in it.trajectories:
+                (turn,) = part.turns
+                assert token_advantages(part, advantage)[-1] == pytest.approx(expected[it.id, turn.index], abs=1e-9)
 
 
 def game(index: int, first: float) -> Episode:
     """Two players; what one wins the other loses."""
-    players = [replace(decision(n, (1, 2 + n), index), role=role) for n, role in enumerate("ab")]
-    shared = RewardEntry(0, "step:move", 0.5)
-    rewards = (
-        shared,
-        *(RewardEntry(None, "reward:won", sign * first, role=role) for sign, role in ((1, "a"), (-1, "b"))),
-    )
-    return Episode(f"g#{index}", Task("t", ()), "default", "g", index, tuple(players), "answer", rewards=rewards)
+    players = [decision(n, (1, 2 + n), 8 + index, role=role) for n, role in enumerate("ab")]
+    won = [RewardEntry(None, "reward:won", sign * first, role=role) for sign, role in ((1, "a"), (-1, "b"))]
+    return episode(index, players, [RewardEntry(0, "step:move", 0.5), *won])
 
 
-@pytest.mark.parametrize("of", ["episode", "turn"])
-def test_players_get_opposite_advantages(of: Any) -> None:
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda it: "-".join(map(str, it.values())))
+def test_players_get_opposite_advantages(settings: Any) -> None:
     group = Group("g", Task("t", ()), (game(0, 1.0), game(1, -1.0), game(2, -1.0)))
-    found = credit([group], AlgorithmConfig(credit=of, baseline="group_mean", scale="std")).advantages
+    found = credit([group], AlgorithmConfig(**settings)).advantages
     by_turn: Any = list(found)
     assert [it.keys() for it in by_turn] == [{0, 1}] * 3
     assert all(it[0] == pytest.approx(-it[1]) and abs(it[0]) > 0.4 for it in by_turn)
