@@ -98,8 +98,11 @@ class Harness(Protocol):
 class RewritesHistory(Protocol):
     """What a tool session may give besides: a shorter history in the turn loop."""
 
-    async def rewrite(self, messages: Sequence[Message], tokens: int, limit: int) -> Sequence[Message] | None:
-        """The messages for the next turn, or None to go on with these. Asked before each turn but the first: `messages`
-        are all so far, the answers to the last turn included, of so many `tokens`; an episode's trajectory holds
-        `limit` at most."""
+    async def rewrite(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec], tokens: int, limit: int
+    ) -> Sequence[Message] | None:
+        """The messages for the next turn, or None to go on with these. Asked before each turn but the first that begins
+        with a message, also where the history no longer fits. `messages` are all so far, the answers to the last turn
+        included; with `tools` their prompt has so many `tokens`, and `limit` tokens fit into a trajectory. Meanwhile
+        `EpisodeContext.model` may be asked about them: a question that begins with them extends their trajectory."""
         ...

@@ -40,7 +40,7 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("parsers", "parser", "parser", ("ToolParser",), ("environments.*.parser",)),
-        Kind("tools", "tool", "tool", ("Toolset",), ("environments.*.tools[]",)),
+        Kind("tools", "tool", "tool", ("Toolset",), ("environments.*.tools[]", "environments.*.history[]")),
         Kind("rewards", "reward", "reward", ("Reward", "ScoresGroups"), ("environments.*.rewards[]",)),
         Kind("engines", "engine", "engine", ("RolloutEngine",), ("engine",)),
         Kind("datasets", "dataset", "data set", ("TaskSource",), ("data.train", "data.eval", "sft.data")),

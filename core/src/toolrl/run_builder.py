@@ -122,7 +122,22 @@ class RunBuilder:
             )
             for index, use in enumerate(config.tools)
         ]
+        history = [
+            ToolEntry(
+                name=use.use,
+                toolset=self.build("tools", use, f"{where}.history[{index}]", chat_format=chat),
+                policy=PolicyOptions(session_timeout=use.timeout),
+            )
+            for index, use in enumerate(config.history)
+        ]
         parser = self.build("parsers", config.parser, f"{where}.parser")
+        if history and isinstance(parser.render_results(()), str):
+            raise ConfigError(
+                f"the parser {config.parser.use!r} puts results inside the turn, and a history is rewritten only where "
+                "a message begins the next turn",
+                where=f"{where}.history",
+                hint="Take a parser that answers calls by messages, such as hermes, or leave `history` out.",
+            )
         _check_chat(chat, bool(entries), f"{where}.chat_format")
         _check_images(chat, entries, f"{where}.chat_format")
         remark = calls_are_read(chat, parser, PROBE) if entries else None
@@ -140,7 +155,7 @@ class RunBuilder:
             name=name,
             parser=parser,
             chat=chat,
-            tools=ToolBox(entries, cut=token_cut(chat), hide=self._hide, endpoints=self.endpoints),
+            tools=ToolBox([*entries, *history], cut=token_cut(chat), hide=self._hide, endpoints=self.endpoints),
             rewards=rewards,
             system_prompt=config.system_prompt,
             end_flags=EndFlags(config.end_flags, stop=config.stop_at_answer, where=f"{where}.end_flags"),

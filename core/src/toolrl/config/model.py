@@ -65,6 +65,13 @@ class RewardUse(ComponentUse):
     )
 
 
+class HistoryUse(ComponentUse):
+    """A toolset that rewrites the history."""
+
+    timeout: float = Field(1800.0, gt=0, allow_inf_nan=False, description="Seconds that it may take before one turn.")
+
+
+HistoryUseField = Annotated[HistoryUse, BeforeValidator(from_name)]
 ToolUseField = Annotated[ToolUse, BeforeValidator(from_name)]
 RewardUseField = Annotated[RewardUse, BeforeValidator(from_name)]
 
@@ -124,6 +131,9 @@ class EnvironmentConfig(Frame):
         None, description="Put before each task's messages, unless these begin with a system message."
     )
     tools: list[ToolUseField] = Field(default_factory=list, description="Toolsets.")
+    history: list[HistoryUseField] = Field(
+        default_factory=list, description="What may rewrite the history before a turn, in order."
+    )
     rewards: list[RewardUseField] = Field(default_factory=list, description="Reward functions.")
     end_flags: list[str] = Field(
         default_factory=list,

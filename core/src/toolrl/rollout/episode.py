@@ -15,8 +15,9 @@ import contextlib
 import enum
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -30,7 +31,8 @@ from toolrl.rollout.scoring import EpisodeReward, failure_of, score_of
 from toolrl.rollout.trajectory import SamplesEpisodes, TrajectoryRun
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession
-from toolrl.types import Episode, EpisodeFailure, Score, StopReason, Task, Trajectory, Turn
+from toolrl.tools.toolset import rewrite_of
+from toolrl.types import Episode, EpisodeFailure, Message, Rendered, Score, StopReason, Task, Trajectory, Turn
 
 
 class State(enum.Enum):
@@ -97,6 +99,10 @@ class EpisodeRun:
         self._run = self._trajectory("agent")
         most = environment.max_turns if environment.harness is not None else None
         self._model = EpisodeModel(environment.chat, self._trajectory, plan.seed, most)
+        self._earlier: list[TrajectoryRun] = []
+        """Of the conversation, before its history was rewritten."""
+        self._turns = 0
+        """Of the conversation; questions to the model aren't among them."""
         self._reward = EpisodeReward(environment.rewards, environment.call_cost)
         self._handed_on: dict[str, Any] = {}
         """`EpisodeContext.notes`, which the tools fill."""
@@ -177,7 +183,7 @@ class EpisodeRun:
             for turn in self._model.turns():
                 if turn.calls:
                     self._reward.add_turn(turn)
-            if self._run.turns or self.environment.harness is not None:
+            if self._turns or self.environment.harness is not None:
                 self._reward.add_toolsets(await session.rewards())
             return stop
 
@@ -210,6 +216,7 @@ class EpisodeRun:
         """One assistant turn with the answers to it; the reason to end, or None to go on."""
         self.state = State.GENERATING
         turn, answer = await self._run.turn(session.specs(), self._random)
+        self._turns += 1
         if answer is not None:
             self._answer = answer
             return "answer"
@@ -230,13 +237,13 @@ class EpisodeRun:
         run.messages.extend(messages)
         if any(record.result.done for record in records):
             return "tool_done"
-        if len(run.turns) >= self.environment.max_turns:
+        if self._turns >= self.environment.max_turns:
             return "max_turns"
         if isinstance(answers, str) and run.text.ended_by_string:
             return run.inline(answers)
         # An end mark that the model sampled closed the turn: nothing can stand inside it any more, so the results
         # follow it as messages.
-        return run.bridge(messages, session.specs())
+        return await self._give(session, messages)
 
     async def _without_call(self, session: ToolBoxSession, turn: Turn) -> StopReason | None:
         run = self._run
@@ -252,9 +259,42 @@ class EpisodeRun:
         run.messages.extend(reply.messages)
         if reply.done:
             return "tool_done"
-        if len(run.turns) >= self.environment.max_turns:
+        if self._turns >= self.environment.max_turns:
             return "max_turns"
-        return run.bridge(reply.messages, session.specs())
+        return await self._give(session, reply.messages)
+
+    async def _give(self, session: ToolBoxSession, given: Sequence[Message]) -> StopReason | None:
+        """The prompt of the next turn: `given`, the conversation's last messages, behind the last turn; or a history
+        that was rewritten, in a trajectory of its own where it doesn't go on from this one's tokens."""
+        run = self._run
+        messages, prompt = tuple(run.messages), run.continued(given, session.specs())
+        if session.rewriters:
+            self.state = State.CALLING_TOOLS
+            with self._model.lent(run, messages[: len(messages) - len(given)], session.specs()):
+                messages, prompt = await self._rewritten(session, messages, prompt)
+        if len(prompt.ids) >= self.limits.max_episode_tokens:
+            return "context_full"
+        if not run.beginning(prompt):
+            self._earlier.append(run)
+            run = self._run = self._trajectory(run.role)
+        run.extend(prompt)
+        run.messages = list(messages)
+        return None
+
+    async def _rewritten(
+        self, session: ToolBoxSession, messages: tuple[Message, ...], prompt: Rendered
+    ) -> tuple[tuple[Message, ...], Rendered]:
+        """Each rewriter has what the one before it made."""
+        specs, limit = session.specs(), self.limits.max_episode_tokens
+        for rewriter in session.rewriters:
+            ask = partial(rewrite_of, rewriter.session, messages, specs, len(prompt.ids), limit)
+            made = await rewriter.ask("rewriting the history", ask)
+            self._model.check()
+            if made is not None:
+                messages, prompt = made, self.environment.chat.open(made, specs)
+            count, key = self._reward.metrics, f"tool/{rewriter.entry.name}/rewrites"
+            count[key] = count.get(key, 0.0) + (made is not None)
+        return messages, prompt
 
     # Rewards.
 
@@ -274,8 +314,10 @@ class EpisodeRun:
         return failure_of(error, _FAULTS.get(self.state, "toolrl"), self._hide)
 
     def _trajectories(self) -> tuple[Trajectory, ...]:
-        asked = self._model.results()
-        return tuple(asked) if asked and self.environment.harness is not None else (self._run.result(), *asked)
+        """By their first turns; where there is no turn, the conversation's."""
+        own = [run.result() for run in (*self._earlier, self._run)]
+        found = [it for it in (*own, *self._model.results()) if it.turns]
+        return tuple(sorted(found, key=lambda it: it.turns[0].index)) or (own[0],)
 
     def _episode(self, stop: StopReason, failure: EpisodeFailure | None) -> Episode:
         # What was scored has the same tokens, and they were gone over.

@@ -14,7 +14,8 @@ import hashlib
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from toolrl.errors import (
     EpisodeEndedError,
     ExactnessError,
     ParserError,
+    ToolError,
     TurnsExhaustedError,
 )
 from toolrl.protocols import ChatFormat
@@ -53,6 +55,8 @@ class EpisodeModel:
         self._max_turns = max_turns
         self._asked: Counter[bytes] = Counter()
         self._runs: list[TrajectoryRun] = []
+        self._lent: list[TrajectoryRun] = []
+        """Those of the turn loop among `_runs`."""
         self._busy: set[int | None] = set()
         self._sampling: set[asyncio.Task[Any]] = set()
         self._failure: Exception | None = None
@@ -99,7 +103,7 @@ class EpisodeModel:
             place = len(self._runs)
             self._runs.append(run)
         else:
-            self._runs[place] = run
+            self._runs[place].become(run)
         self._counts[kind] += 1
         self.answer = answer if role == "agent" else self.answer
         forms = [turn.message]
@@ -115,6 +119,25 @@ class EpisodeModel:
             job.cancel()
         await asyncio.gather(*self._sampling, return_exceptions=True)
 
+    @contextmanager
+    def lent(self, run: TrajectoryRun, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Iterator[None]:
+        """Meanwhile questions may go on from the turn loop's last turn, which is the last of these messages. Raises
+        ToolError where one is left unanswered."""
+        if run not in self._lent:
+            self._lent.append(run)
+            self._runs.append(run)
+        place = self._runs.index(run)
+        end = TurnEnd(place, run.turns[-1], tuple(messages))
+        self.turn_ends.add(Question(messages[:-1], tools, run.role), end, messages[-1:])
+        self._busy.discard(place)
+        try:
+            yield
+            left = place in self._busy
+        finally:
+            self._busy.add(place)
+        if left:
+            raise ToolError("the history was rewritten, and a question about it was left unanswered")
+
     def check(self) -> None:
         """Raises what failed in the engine or the parser, which is no failure of the part that asked."""
         if self._failure is not None:
@@ -122,12 +145,16 @@ class EpisodeModel:
 
     def results(self) -> list[Trajectory]:
         """By their first turns."""
-        found = [run.result() for run in sorted(self._runs, key=lambda run: run.turns[0].index)]
+        found = [run.result() for run in sorted(self._asked_runs, key=lambda run: run.turns[0].index)]
         return [replace(it, turns=tuple(map(self.turn_ends.with_calls, it.turns))) for it in found]
 
     def turns(self) -> list[Turn]:
         """With the answers to their calls."""
-        return [self.turn_ends.with_calls(turn) for run in self._runs for turn in run.turns]
+        return [self.turn_ends.with_calls(turn) for run in self._asked_runs for turn in run.turns]
+
+    @property
+    def _asked_runs(self) -> list[TrajectoryRun]:
+        return [run for run in self._runs if run not in self._lent]
 
     def metrics(self) -> dict[str, float]:
         """How its questions went on from the turns before; empty where there was none."""

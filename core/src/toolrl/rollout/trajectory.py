@@ -78,10 +78,14 @@ class TrajectoryRun:
         return other
 
     def beginning(self, prompt: Rendered) -> int:
-        """How many tokens it has, where this prompt begins with them and with its images, and goes on; else 0."""
+        """How many tokens it has, where this prompt begins with them and with its images; else 0."""
         ids, images = self._buffer.ids, [it.key for it in self._media]
         same = prompt.ids[: len(ids)] == ids and [it.key for it in prompt.media[: len(images)]] == images
-        return len(ids) if same and len(prompt.ids) > len(ids) else 0
+        return len(ids) if same else 0
+
+    def become(self, other: TrajectoryRun) -> None:
+        """Take over what a copy has sampled since."""
+        vars(self).update(vars(other))
 
     def restate(self, other: TrajectoryRun, end: int) -> None:
         """Begin with another's tokens up to `end`, as given."""
@@ -110,9 +114,11 @@ class TrajectoryRun:
         media = tuple(item.moved(-known) for item in prompt.media if item.span[0] >= known)
         return self.give(Rendered(prompt.ids[known:], media, prompt.in_thinking))
 
-    def bridge(self, messages: Sequence[Message], specs: Sequence[ToolSpec]) -> StopReason | None:
-        """Append what these messages are between the last turn and the next, if it fits."""
-        return None if self.give(self._environment.chat.bridge(self.text.ids, messages, specs)) else "context_full"
+    def continued(self, messages: Sequence[Message], specs: Sequence[ToolSpec]) -> Rendered:
+        """The prompt that these messages make behind the last turn."""
+        bridge = self._environment.chat.bridge(self.text.ids, messages, specs)
+        media = (*self._media, *(item.moved(len(self._buffer)) for item in bridge.media))
+        return Rendered((*self._buffer.ids, *bridge.ids), media, bridge.in_thinking)
 
     def inline(self, answer: str) -> StopReason | None:
         """Append text inside the last turn, if it fits."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
-from toolrl.protocols import EpisodeContext, Reply, Toolset
+from toolrl.protocols import EpisodeContext, Reply, RewritesHistory, Toolset
 from toolrl.tools.cancellation import end_strays
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.loop_watch import watching
@@ -227,6 +227,8 @@ class ToolBoxSession:
                 active.append(item)
         self._specs = tuple(specs)
         self._active = tuple(active)
+        self.rewriters = tuple(item for item in active if isinstance(item.session, RewritesHistory))
+        """Sessions that may rewrite the history."""
         self._check_selection(task, [*owners, *left_out])
 
     def specs(self) -> tuple[ToolSpec, ...]:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
@@ -219,6 +220,24 @@ async def respond_of(session: ToolSession, turn: Turn) -> Reply | None:
     if not isinstance(reply, Reply):
         raise TypeError(f"respond() gave {reply!r:.80}, expected a toolrl.protocols.Reply or None")
     return replace(reply, messages=_messages("respond()", reply.messages))
+
+
+async def rewrite_of(
+    session: Any, messages: Sequence[Message], tools: Sequence[ToolSpec], tokens: int, limit: int
+) -> tuple[Message, ...] | None:
+    """See `RewritesHistory`. Raises TypeError or ValueError for messages after which there can't be a turn."""
+    given = await session.rewrite(messages, tools, tokens, limit)
+    if given is None:
+        return None
+    history = _messages("rewrite()", given)
+    if not history or history[-1].role not in ("user", "tool"):
+        last = f"one of role {history[-1].role!r}" if history else "none"
+        raise ValueError(f"the last message of rewrite() is {last}, expected one of role 'user' or 'tool'")
+    for before, message in pairwise((Message("user"), *history)):
+        if message.role == "tool" and before.role not in ("assistant", "tool"):
+            answer = f"the tool message {message.content!r:.80} without the turn whose call it answers"
+            raise ValueError(f"rewrite() gave {answer}; keep both, or drop both")
+    return history
 
 
 def _messages(what: str, given: Any) -> tuple[Message, ...]:
