@@ -19,7 +19,7 @@ _SYMBOLS = (
     ("greater than", ">"),
     ("less than", "<"),
 )
-_USES = ("ComponentUse", "ToolUse", "RewardUse")
+_USES = ("ComponentUse", "ToolUse", "HistoryUse", "RewardUse")
 UNKNOWN_KEY = "unknown key"
 _SHOULD = "Input should be "
 _MAPPING_TYPES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type", "mapping_type")

@@ -31,18 +31,20 @@ def config_schema(registry: Registry) -> tuple[dict[str, Any], list[str]]:
     problems: list[str] = []
     definitions["PolicyOptions"] = _schema_of(PolicyOptions, "PolicyOptions", definitions)
     definitions["ToolUse"]["properties"]["policy"] = {"$ref": "#/$defs/PolicyOptions"}
-    forms: dict[str, str] = {}
+    forms: dict[str, tuple[str, str]] = {}
     for model, name, kind in component_fields(config):
         owner = schema if model is config else definitions[model.__name__]
         field = owner["properties"][name]
         named = set(_references(field))
         if not named:
             continue  # A field of plain text, which names a component without options.
-        (forms[kind],) = named
-        owner["properties"][name] = _redirected(field, f"#/$defs/{kind}")
-    for kind, form in forms.items():
-        definitions[kind] = _use_of(kind, copy.deepcopy(definitions[form]), registry, definitions, problems)
-    for form in set(forms.values()):
+        (form,) = named
+        use = kind if forms.setdefault(kind, (kind, form))[1] == form else f"{kind}.{form}"
+        forms[use] = kind, form
+        owner["properties"][name] = _redirected(field, f"#/$defs/{use}")
+    for use, (kind, form) in forms.items():
+        definitions[use] = _use_of(kind, copy.deepcopy(definitions[form]), registry, definitions, problems)
+    for form in {form for _, form in forms.values()}:
         del definitions[form]
     _allow_variables(schema)
     return {"$schema": DIALECT, "title": "toolrl config", **{k: v for k, v in schema.items() if k != "title"}}, problems
