@@ -82,7 +82,7 @@ def test_a_summary_is_asked_behind_the_history_and_another_trajectory_begins_wit
         for turn in trajectory.turns:
             assert trajectory.ids[: turn.segments[0].tokens[0]] in prompts
     assert episode.sampled_tokens == sum(len(it.generation.ids) for it in engine.generated)
-    assert episode.metrics == {"tool/history0/rewrites": 1.0}
+    assert (episode.metrics["tool/history0/rewrites"], episode.metrics["model/extended"]) == (1.0, 1.0)
 
 
 def test_a_history_that_stays_is_one_trajectory() -> None:
@@ -160,5 +160,6 @@ def test_a_question_that_is_left_unanswered_is_refused() -> None:
 
     left: list[Any] = []
     failure = episode_of(leaves)[0].failure
+    assert left[0].exception()
     assert failure is not None
     assert "left unanswered" in failure.message
