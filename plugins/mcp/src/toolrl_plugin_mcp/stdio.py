@@ -1,9 +1,9 @@
 """The transport to a server that is started here: its process, one JSON message a line on its stdin and stdout.
 
-The pipe is this plugin's own and not the SDK's, for four reasons: the process is started through a guard (`guard.py`),
-so that nothing outlives the run; a message has a greatest length, and reading it takes linear time; lines that are no
-message (many servers print on stdout) are counted and passed over without a traceback each; and how the process ended
-is known, with the last it wrote to stderr.
+The pipe is this plugin's own and not the SDK's, for four reasons: the process is started through a guard
+(`toolrl_common.process_guard`), so that nothing outlives the run; a message has a greatest length, and reading it takes
+linear time; lines that are no message (many servers print on stdout) are counted and passed over without a traceback
+each; and how the process ended is known, with the last it wrote to stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import anyio
 
 from toolrl.tools.cancellation import uninterrupted
-from toolrl_plugin_mcp import guard
+from toolrl_common import process_guard
 from toolrl_plugin_mcp.sdk import dump_message, mended_message, parse_message
 from toolrl_plugin_mcp.server_options import ServerOptions, plain_values
 from toolrl_plugin_mcp.signals import LifeSignals
@@ -129,7 +129,7 @@ async def _start(options: ServerOptions) -> ServerProcess:
     program = _program(options, environment)
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), program, *options.args),
+            *(sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), program, *options.args),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

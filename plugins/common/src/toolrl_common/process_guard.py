@@ -1,13 +1,13 @@
-"""Stands between a run and the process of one MCP server, so that nothing of the server outlives the run.
+"""Stands between a run and a process that it starts, so that nothing of the process outlives the run.
 
-    python -I -S guard.py PID COMMAND [ARGUMENT …]
+    python -I -S process_guard.py PID COMMAND [ARGUMENT …]
 
 The guard starts the command, which inherits stdin, stdout and stderr, and waits. `npx` and `uvx` start children of
 their own; on Linux they become children of the guard when their parent dies, so it can kill every one. It does so
 when the command ends, when it gets SIGTERM, and within `LOOK_SECONDS` after the process PID, which has to be its
 parent, died, SIGKILL included. They get SIGTERM, and SIGKILL after `TERM_SECONDS`.
 
-When the guard ends, nothing of the server is left. Its exit status is that of the command, 128 + N after signal N, and
+When the guard ends, nothing of the command is left. Its exit status is that of the command, 128 + N after signal N, and
 127 where the command can't be run: stderr then says why. On Linux the death of the guard itself kills the command.
 """
 
@@ -42,7 +42,7 @@ def main(parent: int, command: list[str]) -> int:
         print(f"can't be run: {error.strerror or error}", file=sys.stderr)
         return 127
     null = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):  # Each of the server's pipes ends with the server alone.
+    for number in (0, 1, 2):  # Each of the command's pipes ends with the command alone.
         os.dup2(null, number)
     signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
     status = _reap(child.pid)

@@ -1,0 +1,121 @@
+"""`/v1/chat/completions`: OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toolrl.types import Message
+from toolrl_plugin_gateway.dialect import (
+    Answer,
+    Event,
+    Json,
+    Question,
+    RefusedError,
+    encode_arguments,
+    named_tools,
+    read_arguments,
+    read_content,
+    read_limit,
+    read_list,
+    read_object,
+    read_stop,
+    read_tool,
+)
+
+_FINISH = {"calls": "tool_calls", "length": "length", "stop": "stop"}
+
+
+def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
+    """See Dialect."""
+    if body.get("n") not in (None, 1):
+        raise RefusedError.invalid(f"n is {body['n']!r:.80}: one answer a request; ask several times")
+    wanted = body.get("response_format")
+    if wanted is not None and read_object(wanted, "response_format").get("type") != "text":
+        raise RefusedError.invalid("response_format is not supported: describe the format in the prompt")
+    items = read_list(body.get("messages"), "messages")
+    if not items:
+        raise RefusedError.invalid("messages is empty")
+    tools = read_list(body.get("tools"), "tools")
+    return Question(
+        messages=named_tools(_message(item, f"messages[{index}]") for index, item in enumerate(items)),
+        tools=[read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
+        model=str(body.get("model")),
+        max_tokens=read_limit(body, "max_completion_tokens", "max_tokens"),
+        stop=read_stop(body.get("stop"), "stop"),
+    )
+
+
+def _message(item: Json, where: str) -> Message:
+    role: Any = item.get("role")
+    text, media = read_content(item.get("content"), f"{where}.content")
+    if role in ("system", "developer", "user"):
+        return Message("user" if role == "user" else "system", text, media)
+    if role == "tool":
+        return Message("tool", text, media, tool_call_id=str(item.get("tool_call_id")))
+    if role != "assistant":
+        raise RefusedError.invalid(f"{where}.role is {role!r:.80}, expected system, developer, user, assistant or tool")
+    calls = []
+    for index, call in enumerate(read_list(item.get("tool_calls"), f"{where}.tool_calls")):
+        function = read_object(call.get("function"), f"{where}.tool_calls[{index}].function")
+        calls.append(read_arguments(function.get("arguments"), function.get("name", ""), call.get("id")))
+    thinking = item.get("reasoning_content") or item.get("reasoning")
+    return Message("assistant", text, media, tuple(calls), reasoning=thinking if isinstance(thinking, str) else None)
+
+
+def write(body: Json, answer: Answer) -> Json:
+    """See Dialect."""
+    message = write_message(
+        Message("assistant", answer.text, tool_calls=tuple(answer.calls), reasoning=answer.turn.reasoning)
+    )
+    given, sampled = answer.prompt_tokens, answer.turn.sampled_tokens
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": body.get("model"),
+        "choices": [{"index": 0, "message": message, "finish_reason": _FINISH[answer.finish], "logprobs": None}],
+        "usage": {"prompt_tokens": given, "completion_tokens": sampled, "total_tokens": given + sampled},
+    }
+
+
+def write_message(message: Message) -> Json:
+    """A message in OpenAI's form. Images are left out of a task: an agent gets them from where the task has them."""
+    written: Json = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        written["content"] = message.content or None
+        written["tool_calls"] = [
+            {"id": it.id, "type": "function", "function": {"name": it.name, "arguments": encode_arguments(it)}}
+            for it in message.tool_calls
+        ]
+    if message.reasoning:
+        written["reasoning_content"] = message.reasoning
+    if message.tool_call_id is not None:
+        written["tool_call_id"] = message.tool_call_id
+    return written
+
+
+def stream(body: Json, response: Json) -> Iterator[Event]:
+    """See Dialect."""
+    head = {name: response[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    (choice,) = response["choices"]
+    message = dict(choice["message"])
+    calls = message.pop("tool_calls", ())
+    deltas = [{"role": "assistant", "content": ""}]
+    deltas += [{name: message[name]} for name in ("reasoning_content", "content") if message.get(name)]
+    deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
+    for delta in deltas:
+        yield None, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    yield None, {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
+    options = body.get("stream_options")
+    if isinstance(options, dict) and options.get("include_usage"):
+        yield None, {**head, "choices": [], "usage": response["usage"]}
+    yield None, "[DONE]"
+
+
+def error(status: int, code: str, message: str) -> Json:
+    """See Dialect."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}

@@ -1,0 +1,179 @@
+"""The harness `command`: a process for each episode, which finds the gateway by its environment variables."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from toolrl.errors import ConfigError
+from toolrl.protocols import BuildContext, Outcome
+from toolrl.tools.cancellation import uninterrupted
+from toolrl.types import Task
+from toolrl_common import process_guard
+from toolrl_plugin_gateway.harness import MODEL, GatewayHarness, as_json
+from toolrl_plugin_gateway.options import CommandOptions
+from toolrl_plugin_gateway.session import Session
+
+GUARD_SECONDS = 5.0
+"""How long the guard may take to end everything, before it is killed itself."""
+_INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
+_MOST_OUTPUT = 1 << 20
+"""Bytes of stdout, and of stderr, that are kept: the last ones."""
+_SHOWN = 2000
+"""Characters of output in a message."""
+
+
+class AgentError(Exception):
+    """A process that ended with another status than 0."""
+
+
+class CommandHarness(GatewayHarness):
+    """Follows Harness."""
+
+    def __init__(self, options: CommandOptions, context: BuildContext) -> None:
+        """Raises ConfigError for a command that can't be found, or a folder that isn't there."""
+        super().__init__(options, context)
+        self._options = options
+        self._kept = context.run_dir / "harness" if options.keep_folders and context.run_dir is not None else None
+        scripts = str(Path(sys.executable).parent)  # The programs of the run's own environment come first.
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        self._env = {**inherited, "PATH": os.pathsep.join([scripts, inherited.get("PATH", os.defpath)]), **options.env}
+        words = shlex.split(options.command) if isinstance(options.command, str) else options.command
+        # It is started elsewhere, so files are named by their whole paths.
+        self._command = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
+        if not words or shutil.which(self._command[0], path=self._env["PATH"]) is None:
+            raise ConfigError(f"there is no program {' '.join(words[:1])!r} on PATH", where=f"{context.where}.command")
+        if options.folder is not None and not Path(options.folder).is_dir():
+            raise ConfigError(f"there is no folder {options.folder!r}", where=f"{context.where}.folder")
+        self.places = asyncio.Semaphore(options.processes)
+
+    async def run(self, session: Session) -> Outcome:
+        """See GatewayHarness. Raises AgentError."""
+        async with self._folder(session.context.episode_id) as folder:
+            task = _describe(session.task)
+            prompt = next((it["content"] for it in reversed(task["messages"]) if it["role"] == "user"), "")
+            files = folder.parent
+            (files / "task.json").write_text(json.dumps(task, ensure_ascii=False))
+            (files / "prompt.txt").write_text(prompt)
+            (files / "nothing.txt").touch()
+            words = [
+                word.replace("{prompt}", prompt).replace("{task}", str(files / "task.json")) for word in self._command
+            ]
+            stdin = {"task": "task.json", "prompt": "prompt.txt", "nothing": "nothing.txt"}[self._options.stdin]
+            env = {**self._env, **self._access(session), "TOOLRL_TASK": str(files / "task.json")}
+            status, out, err = await _ended(words, files / stdin, folder, env)
+            if status:
+                said = (err.strip() or out.strip())[-_SHOWN:]
+                raise AgentError(f"{shlex.join(self._command)!r} {_status(status)}" + (f":\n{said}" if said else ""))
+            return Outcome(self._answer(folder, out))
+
+    def _access(self, session: Session) -> dict[str, str]:
+        """How SDKs find the gateway."""
+        url = self.gateway.url
+        return {
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_BASE": f"{url}/v1",
+            "OPENAI_API_KEY": session.key,
+            "OPENAI_MODEL": MODEL,
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": session.key,
+            "ANTHROPIC_MODEL": MODEL,
+        }
+
+    def _answer(self, folder: Path, out: str) -> str | None:
+        name = self._options.answer
+        if name is None:
+            return None
+        if name == "stdout":
+            return out.strip()
+        with contextlib.suppress(OSError):
+            return (folder / name).read_text(errors="replace").strip()
+        return None
+
+    @asynccontextmanager
+    async def _folder(self, episode: str) -> AsyncIterator[Path]:
+        """The folder that a process starts in, in one for the files of its task."""
+        if self._kept is not None:
+            parent = self._kept / re.sub(r"[^\w.-]", "_", episode)
+            shutil.rmtree(parent, ignore_errors=True)
+            parent.mkdir(parents=True)
+        else:
+            parent = Path(tempfile.mkdtemp(prefix="toolrl-"))
+        folder = parent / "folder"
+        try:
+            if self._options.folder is not None:
+                await asyncio.to_thread(shutil.copytree, self._options.folder, folder, symlinks=True)
+            folder.mkdir(exist_ok=True)
+            yield folder
+        finally:
+            if self._kept is None:
+                await uninterrupted(asyncio.to_thread(shutil.rmtree, parent, ignore_errors=True))
+
+
+def _describe(task: Task) -> dict[str, Any]:
+    """A task as an agent may know it: neither its answer nor other columns of its row."""
+    return {"id": task.id, "messages": as_json(task.messages)}
+
+
+async def _ended(words: list[str], stdin: Path, folder: Path, env: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run a command to its end: exit status, and the last of stdout and stderr. Nothing of it is left, on any path."""
+    with stdin.open("rb") as given:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), *words),
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            cwd=folder,
+            start_new_session=True,
+        )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    pumps = [asyncio.create_task(_tail(process.stdout)), asyncio.create_task(_tail(process.stderr))]
+    try:
+        status = await process.wait()
+        out, err = await asyncio.gather(*pumps)
+        return status, out, err
+    finally:
+        await uninterrupted(_end(process, pumps))
+
+
+async def _end(process: asyncio.subprocess.Process, pumps: list[asyncio.Task[str]]) -> None:
+    for signal_it, seconds in ((process.terminate, GUARD_SECONDS), (process.kill, None)):
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal_it()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await process.wait()
+    for pump in pumps:
+        pump.cancel()
+    await asyncio.gather(*pumps, return_exceptions=True)
+    process._transport.close()  # type: ignore[attr-defined]
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    kept = bytearray()
+    while data := await stream.read(1 << 16):
+        kept += data
+        del kept[:-_MOST_OUTPUT]
+    return kept.decode(errors="replace")
+
+
+def _status(status: int) -> str:
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(status - 128).name}"
+    return f"ended with status {status}"

@@ -1,0 +1,222 @@
+"""What the dialects share: a question to the model, its answer, and how parts of messages are read."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+from urllib.parse import unquote_to_bytes
+
+from toolrl.types import IMAGE_MARK, CallError, Media, Message, ToolCall, ToolSpec, Turn
+
+Json = dict[str, Any]
+Event = tuple[str | None, Json | str]
+"""The name and the data of a server-sent event."""
+
+
+class RefusedError(Exception):
+    """A request that isn't answered: the HTTP status, a code for programs and a text for people."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+    @classmethod
+    def invalid(cls, message: str) -> RefusedError:
+        """A body that can't be answered."""
+        return cls(400, "invalid_request", message)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request's body, as the model is asked."""
+
+    messages: list[Message]
+    tools: list[ToolSpec]
+    model: str
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    instructions: int = 0
+    """Leading messages that aren't part of the conversation that a later request may continue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A sampled turn, as a client reads it."""
+
+    turn: Turn
+    text: str
+    """Without calls and thinking, cut before a stop sequence. A call that couldn't be parsed stands in it."""
+    stopped_by: str | None
+
+    @classmethod
+    def of(cls, turn: Turn, stop: Sequence[str]) -> Answer:
+        broken = [item.raw for item in turn.items if isinstance(item, CallError)]
+        text = "\n".join(part for part in (turn.content, *broken) if part)
+        found = min(((text.find(it), it) for it in stop if it in text), default=None)
+        return cls(turn, text, None) if found is None else cls(turn, text[: found[0]], found[1])
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return [item for item in self.turn.items if isinstance(item, ToolCall)]
+
+    @property
+    def finish(self) -> Literal["calls", "length", "stop"]:
+        return "calls" if self.calls else "length" if self.turn.finish == "length" else "stop"
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.turn.segments[0].tokens[0] if self.turn.segments else 0
+
+
+class Dialect(Protocol):
+    """One API: a module with these functions."""
+
+    def read(self, body: Json, responses: Mapping[str, list[Message]]) -> Question:
+        """The question of a request's body; `responses` are the conversations that it may continue by their ids.
+        Raises RefusedError."""
+        ...
+
+    def write(self, body: Json, answer: Answer) -> Json:
+        """The response's body."""
+        ...
+
+    def stream(self, body: Json, response: Json) -> Iterable[Event]:
+        """The same as server-sent events."""
+        ...
+
+    def error(self, status: int, code: str, message: str) -> Json:
+        """The body of a response that refuses."""
+        ...
+
+
+def read_object(value: Any, what: str) -> Json:
+    """Raises RefusedError for anything but a JSON object."""
+    if not isinstance(value, dict):
+        raise RefusedError.invalid(f"{what} is {type(value).__name__}, expected an object")
+    return value
+
+
+def read_list(value: Any, what: str) -> list[Json]:
+    """Raises RefusedError for anything but a list of JSON objects; None is an empty one."""
+    if value is not None and not isinstance(value, list):
+        raise RefusedError.invalid(f"{what} is {type(value).__name__}, expected a list")
+    return [read_object(item, f"{what}[{index}]") for index, item in enumerate(value or ())]
+
+
+def read_limit(body: Json, *names: str) -> int | None:
+    """The token limit that a body has under one of these names. Raises RefusedError."""
+    for name in names:
+        if (value := body.get(name)) is not None:
+            if not isinstance(value, int) or value < 1:
+                raise RefusedError.invalid(f"{name} is {value!r:.80}, expected a positive integer")
+            return value
+    return None
+
+
+def read_stop(value: Any, what: str) -> tuple[str, ...]:
+    """Stop sequences: one, a list, or None. Raises RefusedError."""
+    stop = [value] if isinstance(value, str) else value or []
+    if not isinstance(stop, list) or not all(isinstance(it, str) and it for it in stop):
+        raise RefusedError.invalid(f"{what} is {value!r:.80}, expected texts")
+    return tuple(stop)
+
+
+def read_tool(value: Json, what: str) -> ToolSpec:
+    """A function tool, in OpenAI's form. Raises RefusedError for another kind of tool."""
+    if value.get("type", "function") != "function":
+        raise RefusedError.invalid(f"{what} has type {value['type']!r:.80}: only function tools are supported")
+    try:
+        return ToolSpec.from_function(value)
+    except ValueError as error:
+        raise RefusedError.invalid(f"{what}: {error}") from None
+
+
+def read_arguments(text: Any, name: str, id: Any) -> ToolCall:  # noqa: A002
+    """A call that a client quotes; arguments that are no JSON object stay in `raw`."""
+    try:
+        arguments = json.loads(text) if isinstance(text, str) and text.strip() else text or {}
+    except ValueError:
+        arguments = None
+    known = isinstance(arguments, dict)
+    return ToolCall(str(name), arguments if known else {}, id=str(id or ""), raw="" if known else str(text))
+
+
+def read_content(content: Any, what: str) -> tuple[str, tuple[Media, ...]]:
+    """Text and images of a message in any dialect; parts are joined by line ends. Raises RefusedError."""
+    if content is None or isinstance(content, str):
+        return content or "", ()
+    texts, media = [], []
+    for index, part in enumerate(read_list(content, what)):
+        match part:
+            case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "refusal", "refusal": str(text)}:
+                texts.append(text)
+            case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+                media.append(_image(url, what))
+                texts.append(IMAGE_MARK)
+            case {"type": "input_image", "image_url": str(url)}:
+                media.append(_image(url, what))
+                texts.append(IMAGE_MARK)
+            case {"type": "image", "source": {"type": "base64", "data": str(data)}}:
+                media.append(_image(f"data:image;base64,{data}", what))
+                texts.append(IMAGE_MARK)
+            case _:
+                kind = f"{what}[{index}] of type {part.get('type')!r:.80}"
+                raise RefusedError.invalid(f"{kind} is not supported: send text, or images as data URLs")
+    return "\n".join(texts), tuple(media)
+
+
+def _image(url: str, what: str) -> Media:
+    head, _, data = url.partition(",")
+    if not head.startswith("data:"):
+        raise RefusedError.invalid(f"{what} has an image at {url!r:.80}: send it as a data URL")
+    try:
+        decoded = base64.b64decode(data, validate=True) if head.endswith(";base64") else unquote_to_bytes(data)
+    except (binascii.Error, ValueError) as error:
+        raise RefusedError.invalid(f"{what} has an image that can't be decoded: {error}") from None
+    return Media("image", decoded)
+
+
+def named_tools(messages: Iterable[Message]) -> list[Message]:
+    """The messages, with the name of its tool on each answer."""
+    names: dict[str | None, str] = {}
+    named = []
+    for message in messages:
+        names |= {call.id: call.name for call in message.tool_calls}
+        if message.role == "tool" and message.name is None:
+            message = Message(
+                "tool", message.content, message.media, (), message.tool_call_id, names.get(message.tool_call_id)
+            )
+        named.append(message)
+    return named
+
+
+def encode_arguments(call: ToolCall) -> str:
+    """A call's arguments as JSON."""
+    return json.dumps(call.arguments, ensure_ascii=False)
+
+
+def encode_events(events: Iterable[Event]) -> bytes:
+    """Server-sent events as they go over the wire."""
+    lines = []
+    for name, data in events:
+        text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+        lines.append(f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n")
+    return "".join(lines).encode(errors="replace")
+
+
+IGNORED: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(
+        ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+         "logit_bias", "seed", "logprobs", "top_logprobs", "reasoning_effort"),
+        lambda value: value is not None and value is not False,
+    ),
+    "tool_choice": lambda value: value not in (None, "auto", {"type": "auto"}),
+    "parallel_tool_calls": lambda value: value is False,
+}  # fmt: skip
+"""Fields that ask for another sampling than the run's, and whether a value does."""

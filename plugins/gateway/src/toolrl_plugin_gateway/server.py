@@ -1,0 +1,210 @@
+"""The HTTP server in front of the rollout engine: a request names its episode by a key, and its model answers.
+
+Served are `/v1/chat/completions`, `/v1/responses`, `/v1/messages` and `/v1/models`; `POST /v1/reward` takes the agent's
+own reward of its episode. A turn is sampled whole before it is streamed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from toolrl.errors import ConfigError
+from toolrl.protocols import EpisodeContext, Model
+from toolrl.types import Task
+from toolrl_plugin_gateway import chat_completions
+from toolrl_plugin_gateway.dialect import Dialect, Json, RefusedError, encode_events
+from toolrl_plugin_gateway.session import Reply, Session
+
+KEEP_ALIVE_SECONDS = 10.0
+"""Between two comments in a stream whose turn is being sampled."""
+IDLE_SECONDS = 10.0
+"""After which a connection without a request is closed: longer than clients keep theirs."""
+LARGEST_REQUEST = 64 << 20
+"""Bytes."""
+_ENDED = 10_000
+"""Keys of ended episodes that are remembered."""
+_V1 = "/{v1:(?:v1/)*}"
+"""Some SDKs append `v1` to their base URL, others expect it there."""
+
+
+class Gateway:
+    """`start` it, `stop` it on every path. For one event loop."""
+
+    def __init__(self, roles: Mapping[str, str]) -> None:
+        """`roles`: who is asked by a model's name."""
+        self._roles = roles
+        self._sessions: dict[str, Session] = {}
+        self._ended: deque[str] = deque(maxlen=_ENDED)
+        self.url = ""
+        """The address, once it listens."""
+        self.app = web.Application(client_max_size=LARGEST_REQUEST)
+        self._runner: Any = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen; port 0 takes a free one. Raises ConfigError where the address can't be had."""
+        add = self.app.router.add_route
+        add("POST", f"{_V1}chat/completions", self._answering(chat_completions))
+        add("GET", f"{_V1}models", self._refusing(chat_completions, self._models))
+        add("POST", f"{_V1}reward", self._refusing(chat_completions, self._reward))
+        # A client that leaves cancels its handler.
+        self._runner = web.AppRunner(
+            self.app,
+            handle_signals=False,
+            access_log=None,
+            handler_cancellation=True,
+            keepalive_timeout=IDLE_SECONDS,
+            shutdown_timeout=1.0,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(
+                f"the gateway can't listen on {host}:{port}: {error.strerror or error}", hint="Choose another port."
+            ) from error
+        self.url = f"http://{host}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        """Close all connections; also when start failed half-way."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @asynccontextmanager
+    async def session(self, task: Task, model: Model, context: EpisodeContext) -> AsyncIterator[Session]:
+        """One episode, whose requests are answered until this is left."""
+        session = Session(task, model, context, self._roles)
+        self._sessions[session.key] = session
+        try:
+            yield session
+        finally:
+            del self._sessions[session.key]
+            self._ended.append(session.key)
+            await session.close()
+
+    # Requests.
+
+    def _session(self, request: web.Request) -> Session:
+        """The episode of a request. Raises RefusedError."""
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        key = request.headers.get("x-api-key") or bearer
+        if key in self._sessions:
+            return self._sessions[key]
+        if key in self._ended:
+            raise RefusedError(
+                410, "episode_ended", "the episode of this key has ended: the model can't be asked any more"
+            )
+        raise RefusedError(
+            401, "invalid_api_key", "the key is of no episode: send the api_key that the harness was given"
+        )
+
+    def _answering(self, dialect: Dialect) -> Any:
+        """The route of a dialect's questions."""
+
+        async def answer(request: web.Request, session: Session) -> web.StreamResponse:
+            body = await _body(request)
+            digest = hashlib.blake2b(request.path.encode() + await request.read(), digest_size=16).digest()
+            retried = request.headers.get("x-stainless-retry-count", "0") != "0"
+            key = request.headers.get("Idempotency-Key")
+            reply = session.reply(dialect, body, digest, retried=retried, idempotency_key=key)
+            reply.waiting += 1
+            try:
+                return await self._send(dialect, request, body, reply)
+            except (asyncio.CancelledError, ConnectionResetError):
+                session.counts["lost"] += reply.task.done()
+                raise
+            finally:
+                reply.waiting -= 1
+                if not reply.waiting:  # The last client left.
+                    reply.task.cancel()
+
+        return self._refusing(dialect, answer)
+
+    def _refusing(self, dialect: Dialect, handler: Any) -> Any:
+        """A route whose refusals have the dialect's form."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            session = None
+            current = asyncio.current_task()
+            assert current is not None
+            try:
+                session = self._session(request)
+                session.handlers.add(current)
+                response: web.StreamResponse = await handler(request, session)
+            except RefusedError as error:
+                if session is not None:
+                    session.counts["refused"] += 1
+                body = dialect.error(error.status, error.code, error.message)
+                # SDKs repeat a request after a status of 500 unless they are told not to.
+                return web.json_response(body, status=error.status, headers={"x-should-retry": "false"})
+            else:
+                return response
+            finally:
+                if session is not None:
+                    session.handlers.discard(current)
+
+        return handle
+
+    async def _send(self, dialect: Dialect, request: web.Request, body: Json, reply: Reply) -> web.StreamResponse:
+        """The response, once it is there; a stream begins earlier where that takes long."""
+        if not body.get("stream"):
+            return web.json_response(await _result(reply.task))
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
+        while not (await asyncio.wait([reply.task], timeout=KEEP_ALIVE_SECONDS))[0]:
+            if not stream.prepared:
+                await stream.prepare(request)
+            await stream.write(b": the turn is being sampled\n\n")
+        try:
+            events = encode_events(dialect.stream(body, await _result(reply.task)))
+        except RefusedError as error:
+            if not stream.prepared:
+                raise
+            events = encode_events([("error", dialect.error(error.status, error.code, error.message))])
+        if not stream.prepared:
+            await stream.prepare(request)
+        await stream.write(events)
+        await stream.write_eof()
+        return stream
+
+    async def _models(self, request: web.Request, session: Session) -> web.Response:
+        models = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "toolrl"} for name in ("agent", *self._roles)
+        ]
+        return web.json_response({"object": "list", "data": models})
+
+    async def _reward(self, request: web.Request, session: Session) -> web.Response:
+        reward = (await _body(request)).get("reward")
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise RefusedError.invalid(f'the body has no finite number: expected {{"reward": 1.0}}, got {reward!r:.80}')
+        session.reward = float(reward)
+        return web.json_response({"reward": reward})
+
+
+async def _body(request: web.Request) -> Json:
+    """Raises RefusedError for anything but a JSON object."""
+    try:
+        body = json.loads(await request.read())
+    except web.HTTPRequestEntityTooLarge:
+        raise RefusedError(413, "request_too_large", f"the request has more than {LARGEST_REQUEST} bytes") from None
+    except (ValueError, RecursionError) as error:
+        raise RefusedError.invalid(f"the body is no JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RefusedError.invalid(f"the body is {type(body).__name__}, expected an object")
+    return body
+
+
+async def _result(task: asyncio.Task[Json]) -> Json:
+    """A reply's body. Raises RefusedError, also where the episode ended first; a client that leaves doesn't end it."""
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise RefusedError(410, "episode_ended", "the episode has ended while the model was asked")
+    return task.result()

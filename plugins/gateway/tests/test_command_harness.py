@@ -1,0 +1,186 @@
+"""Episodes that processes play: what they are given, how they end, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+import pytest
+
+from toolrl.errors import ConfigError
+from toolrl.types import Message, Task
+from toolrl_plugin_gateway.command_harness import CommandHarness
+from toolrl_plugin_gateway.options import CommandOptions
+from toolrl_testing.fakes import ScriptedEngine, make_build_context
+
+psutil = pytest.importorskip("psutil")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="children that left their group are found on Linux")
+AGENT = '''
+import json, os, subprocess, sys, time, urllib.request
+
+def ask(path="/chat/completions", **body):
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode())
+    request.add_header("Authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+def say(messages):
+    return ask(model=os.environ["OPENAI_MODEL"], messages=messages)["choices"][0]["message"]["content"]
+
+def plain(task):
+    print(say(task["messages"]))
+
+def report(task):
+    plain(task)
+    seen = {"task": task, "env": dict(os.environ), "argv": sys.argv[2:], "files": sorted(os.listdir())}
+    open("seen.json", "w").write(json.dumps(seen))
+    open("answer.txt", "w").write("42\\n")
+    ask("/reward", reward=0.25)
+
+def crash(task):
+    plain(task)
+    sys.exit("the agent is broken")
+
+def hang(task):
+    plain(task)
+    wait(task)
+
+def wait(task):
+    """With children that ignore SIGTERM; one left the process group."""
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    pids = [subprocess.Popen([sys.executable, "-c", code], start_new_session=new).pid for new in (True, False)]
+    open("pids.tmp", "w").write(json.dumps([os.getpid(), *pids]))
+    os.rename("pids.tmp", os.environ["PIDS"])
+    time.sleep(600)
+
+globals()[sys.argv[1]](json.load(sys.stdin))
+'''
+TASK = Task("t", (Message("user", "What is 6 * 7?"),), answer="secret", extra={"solution": "secret"})
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "agent.py"
+    file.write_text(AGENT)
+    return file
+
+
+def read(file: str) -> str:
+    return Path(file).read_text()
+
+
+def harness(what: str, tmp_path: Path, **options: Any) -> CommandHarness:
+    context = make_build_context("command", run_dir=tmp_path)
+    return CommandHarness(CommandOptions(command=f"python agent.py {what}", **options), context)
+
+
+async def played(rig: Any, harness: Any, **options: Any) -> Any:
+    (episode,) = await rig.episodes(harness, ScriptedEngine(lambda prompt: "hello"), task=TASK, **options)
+    return episode
+
+
+async def test_a_process_gets_the_task_and_the_gateway_and_no_secrets(
+    rig: Any, agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUN_SECRET", "hunter2")
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "tool.txt").touch()
+    own = {"env": {"MINE": "yes"}, "folder": "start", "answer": "answer.txt", "keep_folders": True}
+    episode = await played(rig, harness('report "{prompt}" {task}', tmp_path, **own))
+
+    assert (episode.failure, episode.answer, episode.reward) == (None, "42", 0.25)
+    file = f"{tmp_path}/harness/test_0_t_0/folder/seen.json"
+    seen = json.loads(read(file))
+    assert seen["task"] == {"id": "t", "messages": [{"role": "user", "content": "What is 6 * 7?"}]}
+    assert seen["argv"][0] == "What is 6 * 7?"
+    assert json.loads(read(seen["argv"][1])) == seen["task"]
+    assert seen["files"] == ["tool.txt"]
+    assert seen["env"]["MINE"] == "yes"
+    assert seen["env"]["OPENAI_BASE_URL"] == f"{seen['env']['ANTHROPIC_BASE_URL']}/v1"
+    assert "hunter2" not in read(file)
+
+
+async def test_stdout_may_be_the_answer_and_folders_are_deleted(
+    rig: Any, agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "made"))
+    (tmp_path / "made").mkdir()
+    episode = await played(rig, harness("plain", tmp_path, answer="stdout"))
+    assert (episode.failure, episode.answer, episode.stop_reason) == (None, "hello", "no_call")
+    assert not list((tmp_path / "made").iterdir())
+
+
+async def test_a_process_that_crashes_fails_the_episode_with_its_last_words(
+    rig: Any, agent: Path, tmp_path: Path
+) -> None:
+    failed = await played(rig, harness("crash", tmp_path))
+    scored = await played(rig, harness("crash", tmp_path, crash_reward=-0.5))
+
+    assert failed.failure.fault == "harness"
+    assert "ended with status 1:\nthe agent is broken" in failed.failure.message
+    assert (scored.failure, scored.reward) == (None, -0.5)
+
+
+@needs_linux
+@pytest.mark.parametrize("how", ["timeout", "cancelled", "killed"])
+async def test_a_process_that_hangs_is_ended_with_all_its_children(
+    rig: Any, agent: Path, tmp_path: Path, how: str
+) -> None:
+    file = tmp_path / "pids.json"
+    hanging = harness("hang", tmp_path, env={"PIDS": str(file)}, time_limit=4 if how == "timeout" else 60)
+    playing = asyncio.create_task(played(rig, hanging))
+    await rig.until(file.exists)
+    pids = json.loads(file.read_text())
+    if how == "cancelled":
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+    else:
+        if how == "killed":
+            os.kill(pids[0], signal.SIGKILL)
+        episode = await playing
+        assert episode.stop_reason == ("timeout" if how == "timeout" else "error")
+        assert how == "timeout" or "was ended by SIGKILL" in episode.failure.message
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@needs_linux
+async def test_a_run_that_is_killed_takes_its_processes_along(rig: Any, agent: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pids.json"
+    run = f"""
+import asyncio, sys
+from pathlib import Path
+from toolrl_plugin_gateway.command_harness import _ended
+env = {{"PIDS": {str(file)!r}, "OPENAI_MODEL": "", "OPENAI_BASE_URL": "", "OPENAI_API_KEY": ""}}
+asyncio.run(_ended([sys.executable, "-c", sys.argv[1], "wait"], Path("task.json"), Path("."), env))
+"""
+    (tmp_path / "task.json").write_text('{"messages": []}')
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", run, AGENT)
+    await rig.until(file.exists)
+    process.kill()
+    await process.wait()
+    pids = json.loads(file.read_text())
+    await rig.until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+async def test_no_more_processes_run_at_once_than_the_config_says(rig: Any, agent: Path, tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda prompt: "hello", latency=0.1)
+    episodes = await rig.episodes(harness("plain", tmp_path, processes=2), engine, episodes=5)
+    assert [it.failure for it in episodes] == [None] * 5
+    assert engine.most_at_once <= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"command": "no-such-agent --fast"}, "no program 'no-such-agent'"), ({"folder": "absent"}, "no folder 'absent'")],
+)
+def test_what_is_not_there_is_found_before_the_run(agent: Path, options: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        CommandHarness(CommandOptions(**{"command": "python agent.py", **options}), make_build_context("command"))
