@@ -103,7 +103,7 @@ def stream(body: Json, response: Json) -> Iterator[Event]:
     (choice,) = response["choices"]
     message = dict(choice["message"])
     calls = message.pop("tool_calls", ())
-    deltas = [{"role": "assistant", "content": ""}]
+    deltas: list[Json] = [{"role": "assistant", "content": ""}]
     deltas += [{name: message[name]} for name in ("reasoning_content", "content") if message.get(name)]
     deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
     for delta in deltas:

@@ -138,11 +138,12 @@ def read_tool(value: Json, what: str) -> ToolSpec:
 def read_arguments(text: Any, name: str, id: Any) -> ToolCall:  # noqa: A002
     """A call that a client quotes; arguments that are no JSON object stay in `raw`."""
     try:
-        arguments = json.loads(text) if isinstance(text, str) and text.strip() else text or {}
+        arguments: Any = json.loads(text) if isinstance(text, str) and text.strip() else text or {}
     except ValueError:
         arguments = None
-    known = isinstance(arguments, dict)
-    return ToolCall(str(name), arguments if known else {}, id=str(id or ""), raw="" if known else str(text))
+    if isinstance(arguments, dict):
+        return ToolCall(str(name), arguments, id=str(id or ""))
+    return ToolCall(str(name), {}, id=str(id or ""), raw=str(text))
 
 
 def read_content(content: Any, what: str) -> tuple[str, tuple[Media, ...]]:
