@@ -14,7 +14,7 @@ from toolrl_plugin_gateway.dialect import (
     Json,
     Question,
     RefusedError,
-    encode_arguments,
+    encode_json,
     named_tools,
     read_arguments,
     read_content,
@@ -87,7 +87,7 @@ def write_message(message: Message) -> Json:
     if message.tool_calls:
         written["content"] = message.content or None
         written["tool_calls"] = [
-            {"id": it.id, "type": "function", "function": {"name": it.name, "arguments": encode_arguments(it)}}
+            {"id": it.id, "type": "function", "function": {"name": it.name, "arguments": encode_json(it.arguments)}}
             for it in message.tool_calls
         ]
     if message.reasoning:

@@ -197,9 +197,9 @@ def named_tools(messages: Iterable[Message]) -> list[Message]:
     return named
 
 
-def encode_arguments(call: ToolCall) -> str:
-    """A call's arguments as JSON."""
-    return json.dumps(call.arguments, ensure_ascii=False)
+def encode_json(value: Any) -> str:
+    """A call's arguments as text."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
@@ -214,7 +214,7 @@ def encode_events(events: Iterable[Event]) -> bytes:
 IGNORED: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(
         ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-         "logit_bias", "seed", "logprobs", "top_logprobs", "reasoning_effort"),
+         "logit_bias", "seed", "logprobs", "top_logprobs", "reasoning_effort", "reasoning"),
         lambda value: value is not None and value is not False,
     ),
     "tool_choice": lambda value: value not in (None, "auto", {"type": "auto"}),

@@ -20,7 +20,7 @@ from aiohttp import web
 from toolrl.errors import ConfigError
 from toolrl.protocols import EpisodeContext, Model
 from toolrl.types import Task
-from toolrl_plugin_gateway import chat_completions
+from toolrl_plugin_gateway import anthropic_messages, chat_completions, responses
 from toolrl_plugin_gateway.dialect import Dialect, Json, RefusedError, encode_events
 from toolrl_plugin_gateway.session import Reply, Session
 
@@ -53,6 +53,8 @@ class Gateway:
         """Listen; port 0 takes a free one. Raises ConfigError where the address can't be had."""
         add = self.app.router.add_route
         add("POST", f"{_V1}chat/completions", self._answering(chat_completions))
+        add("POST", f"{_V1}responses", self._answering(responses))
+        add("POST", f"{_V1}messages", self._answering(anthropic_messages))
         add("GET", f"{_V1}models", self._refusing(chat_completions, self._models))
         add("POST", f"{_V1}reward", self._refusing(chat_completions, self._reward))
         # A client that leaves cancels its handler.

@@ -1,0 +1,152 @@
+"""`/v1/messages`: Anthropic's messages."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+
+from toolrl.types import Message, ToolSpec
+from toolrl_plugin_gateway.dialect import (
+    Answer,
+    Event,
+    Json,
+    Question,
+    RefusedError,
+    encode_json,
+    named_tools,
+    read_arguments,
+    read_content,
+    read_limit,
+    read_list,
+    read_object,
+    read_stop,
+    read_tool,
+)
+
+_ERRORS = {401: "authentication_error", 413: "request_too_large", 500: "api_error"}
+_FINISH = {"calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
+
+
+def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
+    """See Dialect."""
+    if body.get("output_config", {}).get("format") or body.get("output_format"):
+        raise RefusedError.invalid("output formats are not supported: describe the format in the prompt")
+    items = read_list(body.get("messages"), "messages")
+    if not items:
+        raise RefusedError.invalid("messages is empty")
+    system, _ = read_content(body.get("system"), "system")
+    messages = [Message("system", system)] if system else []
+    for index, item in enumerate(items):
+        messages += _messages(item, f"messages[{index}]")
+    tools = read_list(body.get("tools"), "tools")
+    return Question(
+        messages=named_tools(messages),
+        tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
+        model=str(body.get("model")),
+        max_tokens=read_limit(body, "max_tokens"),
+        stop=read_stop(body.get("stop_sequences"), "stop_sequences"),
+    )
+
+
+def _tool(tool: Json, where: str) -> ToolSpec:
+    kind = "function" if tool.get("type") in (None, "custom") else tool["type"]
+    parameters = read_object(tool.get("input_schema", {}), f"{where}.input_schema")
+    return read_tool({**tool, "type": kind, "parameters": parameters}, where)
+
+
+def _messages(item: Json, where: str) -> Iterator[Message]:
+    """A message; each tool result in it is one of its own."""
+    role, content = item.get("role"), item.get("content")
+    if role not in ("system", "user", "assistant"):
+        raise RefusedError.invalid(f"{where}.role is {role!r:.80}, expected user or assistant")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else read_list(content, f"{where}.content")
+    if role == "assistant":
+        yield _assistant(blocks, where)
+        return
+    for block in blocks:
+        if block.get("type") == "tool_result":
+            text, media = read_content(block.get("content"), f"{where}.content")
+            yield Message("tool", text, media, tool_call_id=str(block.get("tool_use_id")))
+    rest = [block for block in blocks if block.get("type") != "tool_result"]
+    if rest or not blocks:
+        text, media = read_content(rest, f"{where}.content")
+        yield Message(role, text, media)
+
+
+def _assistant(blocks: list[Json], where: str) -> Message:
+    calls, thinking, rest = [], [], []
+    for block in blocks:
+        match block:
+            case {"type": "tool_use"}:
+                calls.append(read_arguments(block.get("input"), block.get("name", ""), block.get("id")))
+            case {"type": "thinking", "thinking": str(text)}:
+                thinking.append(text)
+            case {"type": "redacted_thinking"}:
+                pass
+            case _:
+                rest.append(block)
+    text, media = read_content(rest, f"{where}.content")
+    return Message("assistant", text, media, tuple(calls), reasoning="\n".join(thinking) or None)
+
+
+def write(body: Json, answer: Answer) -> Json:
+    """See Dialect."""
+    content: list[Json] = []
+    wanted = body.get("thinking")
+    if answer.turn.reasoning and isinstance(wanted, dict) and wanted.get("type") != "disabled":
+        content.append({"type": "thinking", "thinking": answer.turn.reasoning, "signature": "toolrl"})
+    if answer.text:
+        content.append({"type": "text", "text": answer.text, "citations": None})
+    content += [{"type": "tool_use", "id": it.id, "name": it.name, "input": dict(it.arguments)} for it in answer.calls]
+    stopped = answer.finish == "stop" and answer.stopped_by is not None
+    return {
+        "id": f"msg_{uuid.uuid4().hex}",
+        "type": "message",
+        "role": "assistant",
+        "model": body.get("model"),
+        "content": content,
+        "stop_reason": "stop_sequence" if stopped else _FINISH[answer.finish],
+        "stop_sequence": answer.stopped_by if stopped else None,
+        "usage": {"input_tokens": answer.prompt_tokens, "output_tokens": answer.turn.sampled_tokens},
+    }
+
+
+def stream(body: Json, response: Json) -> Iterator[Event]:
+    """See Dialect."""
+
+    def event(kind: str, **data: object) -> Event:
+        return kind, {"type": kind, **data}
+
+    begun = {**response, "content": [], "stop_reason": None, "stop_sequence": None}
+    yield event("message_start", message={**begun, "usage": {**response["usage"], "output_tokens": 0}})
+    for index, block in enumerate(response["content"]):
+        empty, deltas = _in_parts(block)
+        yield event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield event("content_block_delta", index=index, delta=delta)
+        yield event("content_block_stop", index=index)
+    end = {name: response[name] for name in ("stop_reason", "stop_sequence")}
+    yield event("message_delta", delta=end, usage=response["usage"])
+    yield event("message_stop")
+
+
+def _in_parts(block: Json) -> tuple[Json, list[Json]]:
+    """A block as it begins, and what is added to it."""
+    match block["type"]:
+        case "thinking":
+            parts = [
+                {"type": "thinking_delta", "thinking": block["thinking"]},
+                {"type": "signature_delta", "signature": block["signature"]},
+            ]
+            return {"type": "thinking", "thinking": "", "signature": ""}, parts
+        case "tool_use":
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": encode_json(block["input"])}]
+    return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+
+
+def error(status: int, code: str, message: str) -> Json:
+    """See Dialect."""
+    return {
+        "type": "error",
+        "error": {"type": _ERRORS.get(status, "invalid_request_error"), "message": message, "code": code},
+    }

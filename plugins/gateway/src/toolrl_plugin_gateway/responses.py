@@ -1,0 +1,183 @@
+"""`/v1/responses`: OpenAI's responses."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from toolrl.types import Message
+from toolrl_plugin_gateway.chat_completions import error as error
+from toolrl_plugin_gateway.dialect import (
+    Answer,
+    Event,
+    Json,
+    Question,
+    RefusedError,
+    encode_json,
+    named_tools,
+    read_arguments,
+    read_content,
+    read_limit,
+    read_list,
+    read_object,
+    read_tool,
+)
+
+
+def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
+    """See Dialect."""
+    wanted = read_object(body.get("text") or {}, "text").get("format")
+    if wanted is not None and read_object(wanted, "text.format").get("type") != "text":
+        raise RefusedError.invalid("text.format is not supported: describe the format in the prompt")
+    for name in ("conversation", "background", "prompt"):
+        if body.get(name):
+            raise RefusedError.invalid(f"{name} is not supported: send `input`, with previous_response_id perhaps")
+    before = body.get("previous_response_id")
+    if before is not None and before not in responses:
+        raise RefusedError.invalid(f"previous_response_id {before!r:.80} is of no response of this episode")
+    given = body.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else read_list(given, "input")
+    instructions = [Message("system", body["instructions"])] if body.get("instructions") else []
+    messages = [*instructions, *responses.get(str(before), ()), *_messages(items)]
+    if not messages:
+        raise RefusedError.invalid("input is empty")
+    tools = read_list(body.get("tools"), "tools")
+    return Question(
+        messages=named_tools(messages),
+        tools=[read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
+        model=str(body.get("model")),
+        max_tokens=read_limit(body, "max_output_tokens"),
+        instructions=len(instructions),
+    )
+
+
+def _messages(items: list[Json]) -> Iterator[Message]:
+    """Reasoning, text and calls that follow one another are one turn."""
+    turn: Message | None = None
+    for index, item in enumerate(items):
+        kind, where = item.get("type", "message"), f"input[{index}]"
+        if kind == "reasoning":
+            if turn is not None:
+                yield turn
+            turn = Message("assistant", reasoning=_reasoning(item, where) or None)
+        elif kind == "function_call":
+            call = read_arguments(item.get("arguments"), item.get("name", ""), item.get("call_id"))
+            turn = turn or Message("assistant")
+            turn = replace(turn, tool_calls=(*turn.tool_calls, call))
+        elif kind == "message" and item.get("role") == "assistant":
+            if turn is not None and (turn.content or turn.tool_calls):
+                yield turn
+                turn = None
+            text, media = read_content(item.get("content"), f"{where}.content")
+            turn = replace(turn or Message("assistant"), content=text, media=media)
+        else:
+            if turn is not None:
+                yield turn
+            turn = None
+            yield _given(item, kind, where)
+    if turn is not None:
+        yield turn
+
+
+def _reasoning(item: Json, where: str) -> str:
+    parts = read_list(item.get("content") or item.get("summary"), f"{where}.summary")
+    return "\n".join(str(part.get("text", "")) for part in parts)
+
+
+def _given(item: Json, kind: Any, where: str) -> Message:
+    if kind == "function_call_output":
+        text, media = read_content(item.get("output"), f"{where}.output")
+        return Message("tool", text, media, tool_call_id=str(item.get("call_id")))
+    role = item.get("role")
+    if kind != "message" or role not in ("system", "developer", "user"):
+        raise RefusedError.invalid(f"{where} of type {kind!r:.80} and role {role!r:.80} is not supported")
+    text, media = read_content(item.get("content"), f"{where}.content")
+    return Message("user" if role == "user" else "system", text, media)
+
+
+def write(body: Json, answer: Answer) -> Json:
+    """See Dialect."""
+    done = {"status": "completed"}
+    output: list[Json] = []
+    if answer.turn.reasoning:
+        summary = [{"type": "summary_text", "text": answer.turn.reasoning}]
+        output.append({"type": "reasoning", "id": _id("rs"), "summary": summary})
+    if answer.text or not answer.calls:
+        content = [{"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}]
+        output.append({"type": "message", "id": _id("msg"), "role": "assistant", "content": content, **done})
+    for call in answer.calls:
+        written = {"call_id": call.id, "name": call.name, "arguments": encode_json(call.arguments)}
+        output.append({"type": "function_call", "id": _id("fc"), **written, **done})
+    given, sampled = answer.prompt_tokens, answer.turn.sampled_tokens
+    cut = answer.finish == "length"
+    return {
+        "id": _id("resp"),
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "error": None,
+        "instructions": body.get("instructions"),
+        "metadata": body.get("metadata") or {},
+        "model": body.get("model"),
+        "output": output,
+        "parallel_tool_calls": True,
+        "previous_response_id": body.get("previous_response_id"),
+        "temperature": None,
+        "tool_choice": "auto",
+        "tools": body.get("tools") or [],
+        "top_p": None,
+        "usage": {
+            "input_tokens": given,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": sampled,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": given + sampled,
+        },
+    }
+
+
+def _id(kind: str) -> str:
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+def stream(body: Json, response: Json) -> Iterator[Event]:
+    """See Dialect."""
+    numbers = count()
+
+    def event(kind: str, **data: Any) -> Event:
+        return kind, {"type": kind, "sequence_number": next(numbers), **data}
+
+    begun = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    yield event("response.created", response=begun)
+    yield event("response.in_progress", response=begun)
+    for index, item in enumerate(response["output"]):
+        place = {"output_index": index, "item_id": item["id"]}
+        empty: Json = {"status": "in_progress"} if "status" in item else {}
+        match item["type"]:
+            case "message":
+                part, at = item["content"][0], {**place, "content_index": 0}
+                yield event("response.output_item.added", output_index=index, item={**item, **empty, "content": []})
+                yield event("response.content_part.added", **at, part={**part, "text": ""})
+                yield event("response.output_text.delta", **at, delta=part["text"], logprobs=[])
+                yield event("response.output_text.done", **at, text=part["text"], logprobs=[])
+                yield event("response.content_part.done", **at, part=part)
+            case "function_call":
+                added = {**item, **empty, "arguments": ""}
+                arguments = item["arguments"]
+                yield event("response.output_item.added", output_index=index, item=added)
+                yield event("response.function_call_arguments.delta", **place, delta=arguments)
+                yield event("response.function_call_arguments.done", **place, name=item["name"], arguments=arguments)
+            case "reasoning":
+                part, at = item["summary"][0], {**place, "summary_index": 0}
+                yield event("response.output_item.added", output_index=index, item={**item, "summary": []})
+                yield event("response.reasoning_summary_part.added", **at, part={**part, "text": ""})
+                yield event("response.reasoning_summary_text.delta", **at, delta=part["text"])
+                yield event("response.reasoning_summary_text.done", **at, text=part["text"])
+                yield event("response.reasoning_summary_part.done", **at, part=part)
+        yield event("response.output_item.done", output_index=index, item=item)
+    yield event(f"response.{response['status']}", response=response)

@@ -1,0 +1,90 @@
+"""Messages as the anthropic SDK reads them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from toolrl.errors import ContextFullError, EngineError
+from toolrl.types import Message
+
+anthropic = pytest.importorskip("anthropic")
+ADD = {"name": "add", "description": "Adds.", "input_schema": {"type": "object", "properties": {}}}
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def client(gateway: Any, session: Any, path: str = "") -> Any:
+    return anthropic.AsyncAnthropic(base_url=gateway.url + path, api_key=session.key)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_thinking_text_and_calls_go_out_and_come_back(rig: Any, streamed: bool) -> None:
+    model = rig.model([["Let me see.", rig.call(1, a=1), rig.call(2, a=2)], "3"], reasoning="hm")
+    asked: Any = {
+        "model": "m",
+        "max_tokens": 2048,
+        "system": [{"type": "text", "text": "Add."}],
+        "tools": [ADD],
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+    }
+    async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
+        if streamed:
+            async with api.messages.stream(**asked, messages=HELLO) as stream:
+                first = await stream.get_final_message()
+        else:
+            first = await api.messages.create(**asked, messages=HELLO)
+        results: list[Any] = [
+            {"type": "tool_result", "tool_use_id": it.id, "content": str(it.input["a"])}
+            for it in first.content
+            if it.type == "tool_use"
+        ]
+        results.append({"type": "text", "text": "Go on."})
+        history = [*HELLO, {"role": "assistant", "content": first.content}, {"role": "user", "content": results}]
+        second = await api.messages.create(**asked, messages=history)
+
+    assert [it.type for it in first.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert (first.stop_reason, second.stop_reason, second.content[1].text) == ("tool_use", "end_turn", "3")
+    assert first.usage.output_tokens == 4
+    assert model.asked[0][2]["max_tokens"] == 2048
+    assert model.asked[1][0] == [
+        Message("system", "Add."),
+        Message("user", "Hello"),
+        Message("assistant", "Let me see.", (), (rig.call(1, a=1), rig.call(2, a=2)), reasoning="hm"),
+        Message("tool", "1", tool_call_id="call_1", name="add"),
+        Message("tool", "2", tool_call_id="call_2", name="add"),
+        Message("user", "Go on."),
+    ]
+
+
+async def test_stop_sequences_images_and_a_base_url_that_ends_in_v1(rig: Any) -> None:
+    model = rig.model(["one END", "cut"])
+    image = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"png").decode()}
+    shown: Any = [{"role": "user", "content": [{"type": "image", "source": image}]}]
+    async with rig.playing(model) as (gateway, session), client(gateway, session, "/v1") as api:
+        first = await api.messages.create(model="m", max_tokens=9, messages=shown, stop_sequences=["END"])
+        model.finish = "length"
+        second = await api.messages.create(model="m", max_tokens=9, messages=HELLO)
+
+    assert (first.content[0].text, first.stop_reason, first.stop_sequence) == ("one ", "stop_sequence", "END")
+    assert second.stop_reason == "max_tokens"
+    assert model.asked[0][0][0].media[0].data == b"png"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "problem"),
+    [(ContextFullError("the prompt has 99 tokens"), 400, "prompt is too long"), (EngineError("broken"), 500, "broken")],
+)
+async def test_errors_have_the_form_of_the_api(rig: Any, error: Any, status: int, problem: str) -> None:
+    model = rig.model([error] * 9)
+    async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
+        with pytest.raises(anthropic.APIStatusError, match=problem) as caught:
+            await api.messages.create(model="m", max_tokens=9, messages=HELLO)
+        with pytest.raises(anthropic.BadRequestError, match="function tools"):
+            await api.messages.create(
+                model="m", max_tokens=9, messages=HELLO, tools=[{"type": "web_search_20250305", "name": "web_search"}]
+            )
+    assert caught.value.status_code == status
+    assert caught.value.body["type"] == "error"
+    assert len(model.asked) == 1
