@@ -27,7 +27,6 @@ from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST, find_checkpoint, list_checkpoints, verify
 from toolrl.loop.data import EndlessOrder, left_out
 from toolrl.loop.evaluate import Evaluator
-from toolrl.loop.rank_rollout import Rank0Rollout
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
@@ -41,7 +40,7 @@ from toolrl.protocols import (
 )
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.source import FailurePolicy, GroupSource, TakesWeights
+from toolrl.rollout.source import FailurePolicy, GroupSource, SamplesRounds, TakesWeights
 from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import RunPhase, status_file
@@ -65,7 +64,10 @@ class Assembly:
     environments: dict[str, Environment]
     """Empty where workers sample: each has its own."""
     engine: TakesWeights
-    runner: GroupSource | Rank0Rollout
+    runner: SamplesRounds
+    """Of several ranks all call it together."""
+    sampler: GroupSource | None
+    """What this rank itself samples with; None where another one has it."""
     limits: Limits
     folder: RunFolder
     events: Events
@@ -172,8 +174,19 @@ async def assemble(
         if ranks.first:
             await stack.enter_async_context(status_file(folder.directory, lambda: _facts(phase) | sampler.status()))
         built = (loaded, registry, backend, model, here[0] if here else {})
-        started = (sampler.engine, sampler.runner, limits, folder, events)
-        yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
+        samples = (sampler.engine, sampler.runner, sampler.own, limits)
+        yield Assembly(
+            *built,
+            *samples,
+            folder,
+            events,
+            builder.build,
+            bool(resume),
+            datasets,
+            sampler.worker_metrics,
+            phase,
+            ranks,
+        )
 
 
 def _run_folder(
@@ -208,7 +221,9 @@ class _Sampler:
     """What samples episodes."""
 
     engine: TakesWeights
-    runner: GroupSource | Rank0Rollout
+    runner: SamplesRounds
+    own: GroupSource | None
+    """This rank's, see `Assembly.sampler`."""
     worker_metrics: Callable[[], Mapping[str, float]] = dict
     """Metrics since it was last asked."""
     status: Callable[[], dict[str, Any]] = dict
@@ -223,7 +238,7 @@ async def _sampler_here(
     runner = builder.runner(engine, environments, events.episode_end)
     status = partial(_status_here, runner.activity, builder.endpoints, builder.restarts)
     async with sampling(builder, environments, engine):
-        yield _Sampler(engine, runner, builder.restarts.metrics, status)
+        yield _Sampler(engine, runner, runner, builder.restarts.metrics, status)
 
 
 @asynccontextmanager
@@ -240,8 +255,8 @@ async def _sampler_elsewhere(
     """The cluster's rollout workers sample; of several ranks the first one leads them."""
     if not ranks.first:
         await asyncio.to_thread(weights.follow)
-        groups = Rank0Rollout(ranks, None)
-        yield _Sampler(groups, groups)
+        rollout = ranks.rollout(None)
+        yield _Sampler(rollout, rollout, None)
         return
     config = loaded.config
     failures = FailurePolicy(config.rollout.max_error_rate, events.episode_end)
@@ -250,8 +265,8 @@ async def _sampler_elsewhere(
     weights.lead()
     async with cluster.rollout_workers(loaded, source, dtype, folder.directory, weights, failures) as pool:
         weights.release()
-        workers = Rank0Rollout(ranks, pool) if ranks.distributed else pool
-        yield _Sampler(workers, workers, pool.metrics, pool.status)
+        rollout = ranks.rollout(pool)
+        yield _Sampler(rollout, rollout, pool, pool.metrics, pool.status)
 
 
 def _status_here(activity: Activity, endpoints: Endpoints, restarts: RestartCounts) -> dict[str, Any]:

@@ -12,12 +12,10 @@ from toolrl.errors import CheckpointError
 from toolrl.loop.batches import BatchSource, Demand, KeepsPosition, SynchronousBatches
 from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.overlap import OverlappingBatches
-from toolrl.loop.rank_rollout import Rank0Batches, Rank0Rollout
 from toolrl.loop.saver import Saver
 from toolrl.loop.training import TrainingLoop
 from toolrl.protocols import StepReport, Trainer
 from toolrl.rollout.environment import Limits
-from toolrl.rollout.source import GroupSource
 from toolrl.runs.folder import RunFolder
 
 _log = logging.getLogger(__name__)
@@ -42,7 +40,7 @@ async def _train(assembly: Assembly) -> None:
         custom_loss=assembly.built("policy_losses", "algorithm.policy_loss", config.algorithm.policy_loss),
         ranks=ranks,
     )
-    batches = _batches(assembly)
+    batches = ranks.batches(lambda: _batches(assembly), from_first=config.cluster.split)
     rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
     settings = config.trainer
     saver = make_saver(assembly, trainer, batches, rows=rows, keep=settings.keep_checkpoints, every=settings.save_every)
@@ -109,13 +107,8 @@ async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any
 
 
 def _batches(assembly: Assembly) -> BatchSource:
-    runner, ranks = assembly.runner, assembly.ranks
-    if not isinstance(runner, Rank0Rollout):
-        return _own_batches(assembly, runner)
-    return Rank0Batches(ranks, _own_batches(assembly, runner.sampler) if ranks.first else None)
-
-
-def _own_batches(assembly: Assembly, runner: GroupSource) -> BatchSource:
+    assert assembly.sampler is not None, "this rank samples"
+    runner = assembly.sampler
     config = assembly.config
     demand = Demand(
         steps=config.trainer.steps,

@@ -7,7 +7,6 @@ import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import EnvironmentConfig
 from toolrl.errors import ChatFormatError, ConfigError, ToolrlError
-from toolrl.loop.rank_rollout import SharedRunner
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
@@ -189,8 +187,7 @@ class RunBuilder:
         environments: Mapping[str, Environment],
         on_episode: Callable[[Episode], None] | None = None,
     ) -> Runner:
-        kind = partial(SharedRunner, self._ranks) if self._ranks.distributed else Runner
-        return kind(
+        return self._ranks.runner(
             engine,
             environments,
             concurrency=self._config.rollout.concurrency,

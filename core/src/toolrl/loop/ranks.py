@@ -14,9 +14,12 @@ import math
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from toolrl.errors import ToolrlError
+from toolrl.loop.batches import BatchSource
+from toolrl.rollout.runner import Runner
+from toolrl.rollout.source import RolloutWorkers, SamplesRounds, TakesWeights
 
 T = TypeVar("T")
 
@@ -46,6 +49,10 @@ class OtherRankError(RankError):
 
     rank: int = -1
     """Which one."""
+
+
+class SharedRollout(SamplesRounds, TakesWeights, Protocol):
+    """Rollout workers that all ranks use together, each call with the same arguments."""
 
 
 class Ranks:
@@ -101,6 +108,21 @@ class Ranks:
         interrupted, all are cancelled here."""
         assert work is not None, "the first rank does it"
         return await work
+
+    # What all ranks sample together.
+
+    def runner(self, *arguments: Any, **options: Any) -> Runner:
+        """A `Runner`, made with these arguments, whose rounds all ranks share."""
+        return Runner(*arguments, **options)
+
+    def rollout(self, workers: RolloutWorkers | None) -> SharedRollout:
+        """The first rank's rollout workers, as all ranks use them together; the other ranks have none."""
+        assert workers is not None, "the first rank has them"
+        return workers
+
+    def batches(self, make: Callable[[], BatchSource], *, from_first: bool) -> BatchSource:
+        """The batch source that `make` makes on each rank, or `from_first` on the first one, whose groups all get."""
+        return make()
 
     def use_device(self) -> None:
         """To be called in a thread before it computes: torch keeps the current device by thread."""

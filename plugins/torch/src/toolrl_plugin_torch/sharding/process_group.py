@@ -25,8 +25,11 @@ import torch
 import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError, first_line
+from toolrl.loop.batches import BatchSource
 from toolrl.loop.ranks import TOKEN, LostRanksError, OtherRankError, RankError, Ranks
+from toolrl.rollout.source import RolloutWorkers
 from toolrl_plugin_torch.device import pick_device
+from toolrl_plugin_torch.sharding.rank_rollout import Rank0Batches, Rank0Rollout, SharedRunner
 from toolrl_plugin_torch.sharding.rendezvous import rendezvous, shared_token
 
 T = TypeVar("T")
@@ -229,6 +232,15 @@ class ProcessGroup(Ranks):
             if lost and not isinstance(error, RankError):
                 error = self._lost("an exchange of weights or gradients", error)
         return self._report(error)
+
+    def runner(self, *arguments: Any, **options: Any) -> SharedRunner:
+        return SharedRunner(self, *arguments, **options)
+
+    def rollout(self, workers: RolloutWorkers | None) -> Rank0Rollout:
+        return Rank0Rollout(self, workers)
+
+    def batches(self, make: Callable[[], BatchSource], *, from_first: bool) -> BatchSource:
+        return Rank0Batches(self, make() if self.first else None) if from_first else make()
 
     def use_device(self) -> None:
         if self.device == "cuda":

@@ -78,12 +78,6 @@ class Rank0Rollout:
         await self._sampler.update_weights(weights, version)
         weights.release()
 
-    @property
-    def sampler(self) -> RolloutWorkers:
-        """The first rank's."""
-        assert self._sampler is not None, "the first rank has it"
-        return self._sampler
-
 
 class Rank0Batches:
     """A `BatchSource` of all ranks: that of the first rank."""
