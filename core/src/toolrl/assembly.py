@@ -40,7 +40,7 @@ from toolrl.protocols import (
 )
 from toolrl.rollout.activity import Activity
 from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.source import FailurePolicy, GroupSource, SamplesRounds, TakesWeights
+from toolrl.rollout.source import FailurePolicy, SamplesRounds, TakesWeights
 from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import RunPhase, status_file
@@ -66,8 +66,6 @@ class Assembly:
     engine: TakesWeights
     runner: SamplesRounds
     """Of several ranks all call it together."""
-    sampler: GroupSource | None
-    """What this rank itself samples with; None where another one has it."""
     limits: Limits
     folder: RunFolder
     events: Events
@@ -174,19 +172,8 @@ async def assemble(
         if ranks.first:
             await stack.enter_async_context(status_file(folder.directory, lambda: _facts(phase) | sampler.status()))
         built = (loaded, registry, backend, model, here[0] if here else {})
-        samples = (sampler.engine, sampler.runner, sampler.own, limits)
-        yield Assembly(
-            *built,
-            *samples,
-            folder,
-            events,
-            builder.build,
-            bool(resume),
-            datasets,
-            sampler.worker_metrics,
-            phase,
-            ranks,
-        )
+        started = (sampler.engine, sampler.runner, limits, folder, events)
+        yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
 
 
 def _run_folder(
@@ -222,8 +209,6 @@ class _Sampler:
 
     engine: TakesWeights
     runner: SamplesRounds
-    own: GroupSource | None
-    """This rank's, see `Assembly.sampler`."""
     worker_metrics: Callable[[], Mapping[str, float]] = dict
     """Metrics since it was last asked."""
     status: Callable[[], dict[str, Any]] = dict
@@ -238,7 +223,7 @@ async def _sampler_here(
     runner = builder.runner(engine, environments, events.episode_end)
     status = partial(_status_here, runner.activity, builder.endpoints, builder.restarts)
     async with sampling(builder, environments, engine):
-        yield _Sampler(engine, runner, runner, builder.restarts.metrics, status)
+        yield _Sampler(engine, runner, builder.restarts.metrics, status)
 
 
 @asynccontextmanager
@@ -256,7 +241,7 @@ async def _sampler_elsewhere(
     if not ranks.first:
         await asyncio.to_thread(weights.follow)
         rollout = ranks.rollout(None)
-        yield _Sampler(rollout, rollout, None)
+        yield _Sampler(rollout, rollout)
         return
     config = loaded.config
     failures = FailurePolicy(config.rollout.max_error_rate, events.episode_end)
@@ -266,7 +251,7 @@ async def _sampler_elsewhere(
     async with cluster.rollout_workers(loaded, source, dtype, folder.directory, weights, failures) as pool:
         weights.release()
         rollout = ranks.rollout(pool)
-        yield _Sampler(rollout, rollout, pool, pool.metrics, pool.status)
+        yield _Sampler(rollout, rollout, pool.metrics, pool.status)
 
 
 def _status_here(activity: Activity, endpoints: Endpoints, restarts: RestartCounts) -> dict[str, Any]:

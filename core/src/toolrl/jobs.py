@@ -16,6 +16,7 @@ from toolrl.loop.saver import Saver
 from toolrl.loop.training import TrainingLoop
 from toolrl.protocols import StepReport, Trainer
 from toolrl.rollout.environment import Limits
+from toolrl.rollout.source import GroupSource
 from toolrl.runs.folder import RunFolder
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ async def _train(assembly: Assembly) -> None:
         custom_loss=assembly.built("policy_losses", "algorithm.policy_loss", config.algorithm.policy_loss),
         ranks=ranks,
     )
-    batches = ranks.batches(lambda: _batches(assembly), from_first=config.cluster.split)
+    batches = ranks.batches(assembly.runner, lambda runner: _batches(assembly, runner))
     rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
     settings = config.trainer
     saver = make_saver(assembly, trainer, batches, rows=rows, keep=settings.keep_checkpoints, every=settings.save_every)
@@ -106,9 +107,7 @@ async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any
     return dict(metrics)
 
 
-def _batches(assembly: Assembly) -> BatchSource:
-    assert assembly.sampler is not None, "this rank samples"
-    runner = assembly.sampler
+def _batches(assembly: Assembly, runner: GroupSource) -> BatchSource:
     config = assembly.config
     demand = Demand(
         steps=config.trainer.steps,

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from toolrl.errors import ToolrlError
 from toolrl.loop.batches import BatchSource
 from toolrl.rollout.runner import Runner
-from toolrl.rollout.source import RolloutWorkers, SamplesRounds, TakesWeights
+from toolrl.rollout.source import GroupSource, RolloutWorkers, SamplesRounds, TakesWeights
 
 T = TypeVar("T")
 
@@ -120,9 +120,10 @@ class Ranks:
         assert workers is not None, "the first rank has them"
         return workers
 
-    def batches(self, make: Callable[[], BatchSource], *, from_first: bool) -> BatchSource:
-        """The batch source that `make` makes on each rank, or `from_first` on the first one, whose groups all get."""
-        return make()
+    def batches(self, runner: Any, make: Callable[[GroupSource], BatchSource]) -> BatchSource:
+        """The batch source that `make` makes of what `runner` or `rollout` gave; of the latter on the first rank, whose
+        groups all get."""
+        return make(runner)
 
     def use_device(self) -> None:
         """To be called in a thread before it computes: torch keeps the current device by thread."""

@@ -58,24 +58,24 @@ class Rank0Rollout:
     def __init__(self, ranks: Ranks, sampler: RolloutWorkers | None) -> None:
         """`sampler` is that of the first rank; the others have none."""
         self._ranks = ranks
-        self._sampler = sampler
+        self.sampler = sampler
 
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
     ) -> list[Group]:
         """See SamplesRounds. Where the first rank fails or one is interrupted, all are."""
         work: Coroutine[Any, Any, list[Group]] | None = None
-        if self._sampler is not None:
-            work = self._sampler.run(tasks, group_size, limits, round_id=round_id, training=training)
+        if self.sampler is not None:
+            work = self.sampler.run(tasks, group_size, limits, round_id=round_id, training=training)
         return await self._ranks.from_first(work, f"the groups of {round_id}")
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """See TakesWeights: the first rank hands over the weights of all."""
-        if self._sampler is None:
+        if self.sampler is None:
             await asyncio.to_thread(weights.follow)
             return
         weights.lead()
-        await self._sampler.update_weights(weights, version)
+        await self.sampler.update_weights(weights, version)
         weights.release()
 
 
