@@ -1,0 +1,1 @@
+"""The plugin `verifiers`: environments of the library of that name."""

@@ -1,0 +1,66 @@
+"""The data set `verifiers`: the rows of an environment as tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolrl.errors import DataError
+from toolrl.protocols import BuildContext
+from toolrl.types import Message, Task
+from toolrl_plugin_gateway import chat_completions
+from toolrl_plugin_gateway.dialect import RefusedError
+from toolrl_plugin_verifiers.loading import load
+from toolrl_plugin_verifiers.options import DataOptions
+
+EXTRA = "verifiers"
+"""The key of `Task.extra` under which the harness finds `id` and `args` of the environment, and the `row`."""
+
+
+class Examples:
+    """The rows of one split."""
+
+    def __init__(self, options: DataOptions, context: BuildContext) -> None:
+        """Raises ConfigError where the environment can't be loaded, DataError where its rows can't."""
+        self._options = options
+        environment = load(options.id, options.args, context.where)
+        train = options.split == "train"
+        try:
+            rows = environment.build_dataset() if train else environment.build_eval_dataset()
+        except Exception as error:
+            told = f"the rows of the environment {options.id!r} can't be loaded: {type(error).__name__}: {error}"
+            raise DataError(told, where=context.where) from error
+        if rows is None:
+            other = "eval" if train else "train"
+            hint = f"Take `split: {other}`, of which `skip` and `limit` give parts."
+            raise DataError(
+                f"the environment {options.id!r} has no {options.split} split", where=context.where, hint=hint
+            )
+        last = len(rows) if options.limit is None else min(len(rows), options.skip + options.limit)
+        self._rows, self._indices = rows, range(options.skip, last)
+        if not self._indices:
+            raise DataError(f"{options.id!r} has {len(rows)} rows: none is left", where=context.where)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: int) -> Task:
+        """Raises DataError for a prompt that holds what toolrl can't show."""
+        number, options = self._indices[index], self._options
+        row = dict(self._rows[number])
+        try:
+            messages = _messages(row["prompt"])
+        except RefusedError as error:
+            raise DataError(f"row {number} of {options.id!r}: {error}") from None
+        return Task(
+            id=f"{options.id}-{options.split}-{number}",
+            messages=messages,
+            answer=row.get("answer"),
+            environment=options.environment,
+            extra={EXTRA: {"id": options.id, "args": options.args, "row": row}},
+        )
+
+
+def _messages(prompt: Any) -> tuple[Message, ...]:
+    if isinstance(prompt, str):
+        return (Message("user", prompt),)
+    return tuple(chat_completions.read({"messages": prompt}, {}).messages)

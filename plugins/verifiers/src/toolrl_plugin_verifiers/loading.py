@@ -1,0 +1,53 @@
+"""Loads environments of verifiers, each once a process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+from unittest.mock import patch
+
+from toolrl.errors import ConfigError
+
+_loaded: dict[str, Any] = {}
+
+
+def load(name: str, args: Mapping[str, Any], where: str | None) -> Any:
+    """The `verifiers.Environment` of this name and these arguments. Raises ConfigError where it can't be loaded, or
+    needs what toolrl doesn't give."""
+    key = json.dumps([name, args], sort_keys=True, default=repr)
+    if key not in _loaded:
+        _loaded[key] = _load(name, args, where)
+    return _loaded[key]
+
+
+def _load(name: str, args: Mapping[str, Any], where: str | None) -> Any:
+    import verifiers as vf
+
+    # An Environment takes over SIGINT and SIGTERM, with which toolrl ends a run in order.
+    with patch.object(sys.modules[vf.Environment.__module__], "signal"):
+        try:
+            environment = vf.load_environment(name, **args)
+        except Exception as error:
+            cause = error.__cause__ or error
+            module = name.replace("-", "_").split("/")[-1]
+            if isinstance(cause, ModuleNotFoundError) and f"{module}.".startswith(f"{cause.name}."):
+                hint = "Environments are Python packages: `prime env install OWNER/NAME`, or pip install it."
+                raise ConfigError(f"the environment {name!r} isn't installed", where=where, hint=hint) from error
+            told = f"{type(cause).__name__}: {str(cause).strip()}"
+            raise ConfigError(f"the environment {name!r} can't be loaded: {told}", where=where) from error
+    if environment.requires_group_rollouts:
+        functions = [it.__name__ for it in _functions(environment.rubric) if environment.rubric._is_group_func(it)]
+        raise ConfigError(
+            f"the rubric of {name!r} compares the rollouts of a group ({', '.join(functions)}), and toolrl has each "
+            "rollout scored when it ends",
+            where=where,
+            hint="Rewards that compare episodes are written as a reward function with `score_group`.",
+        )
+    return environment
+
+
+def _functions(rubric: Any) -> list[Any]:
+    own = list(rubric.funcs)
+    return own + [it for part in getattr(rubric, "rubrics", ()) for it in _functions(part)]
