@@ -163,7 +163,8 @@ def test_loading_leaves_signals_alone() -> None:
 
 def test_what_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = play(["4"], make_task())
-    assert foreign.failure is not None and "data set `verifiers`" in foreign.failure.message
+    assert foreign.failure is not None
+    assert "data set `verifiers`" in foreign.failure.message
 
     class Broken(vf.SingleTurnEnv):
         async def setup_state(self, state: vf.State) -> vf.State:
@@ -174,5 +175,6 @@ def test_what_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     module.load_environment = lambda: Broken(dataset=rows, rubric=vf.Rubric(funcs=[vf_games.right]))  # type: ignore[attr-defined]
     monkeypatch.setitem(__import__("sys").modules, "vf_broken", module)
     failed = play(["4"], Examples(DataOptions(id="vf-broken"), CONTEXT)[0]).failure
-    assert failed is not None and failed.fault == "harness"
+    assert failed is not None
+    assert failed.fault == "harness"
     assert "'vf-broken' failed: SandboxError('no sandbox answers')" in failed.message

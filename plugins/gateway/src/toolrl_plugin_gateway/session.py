@@ -68,11 +68,11 @@ class Session:
         for name, asks in IGNORED.items():
             if name in body and asks(body[name]):
                 self.counts[f"ignored/{name}"] += 1
-        reply = self._replies[digest] = Reply(asyncio.create_task(self._ask(dialect, body)), idempotency_key)
+        reply = self._replies[digest] = Reply(asyncio.create_task(self.ask(dialect, body)), idempotency_key)
         reply.task.add_done_callback(_gone)  # Its exception is retrieved, though its client may have left.
         return reply
 
-    async def _ask(self, dialect: Dialect, body: Json) -> Json:
+    async def ask(self, dialect: Dialect, body: Json) -> Json:
         """The response's body. Raises RefusedError."""
         try:
             question = dialect.read(body, self._responses)
