@@ -96,6 +96,7 @@ environments:
   default:
     parser: {use: demo-parser, options: {tag: do}}
     chat_format: demo-chat-format
+    harness: {use: demo-harness, options: {last_question: And}}
     tools: [{use: demo-tool, options: {max_length: 10}}, demo-environment]
     rewards: [{use: demo-reward, weight: 2.0}]
 algorithm:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from email.message import Message as MailMessage
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolrl import Component
-from toolrl.protocols import LossTerms
+from toolrl.protocols import EpisodeContext, LossTerms, Model, Outcome
 from toolrl.types import (
     CallRecord,
     Decoded,
@@ -34,7 +34,7 @@ from toolrl.types import (
     Task,
     ToolCall,
 )
-from toolrl_testing.checks import chat_formats, engines, others, parsers, rewards, training
+from toolrl_testing.checks import chat_formats, engines, harnesses, others, parsers, rewards, training
 from toolrl_testing.checks import plugin as plugins
 from toolrl_testing.fakes import END_ID, FakeChatFormat, FakeWeights, make_task
 
@@ -495,6 +495,52 @@ def test_an_engine_that_leaks_places_is_found(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(engines, "_PATIENCE", 0.5)
     with pytest.raises(AssertionError, match="a generation is stuck"):
         run_engine(variant(Uniform, generate=leaks_places), ENGINE_CHECKS["cancel"])
+
+
+# Harnesses.
+
+
+class SoundHarness:
+    left: ClassVar[set[Any]] = set()
+
+    async def play(self, task: Task, model: Model, episode: EpisodeContext) -> Outcome:
+        return Outcome((await model.ask(task.messages)).content)
+
+
+async def _asks_nothing(self: SoundHarness, *given: Any) -> Outcome:
+    return Outcome("4")
+
+
+async def _leaves_a_task(self: SoundHarness, task: Task, model: Model, episode: EpisodeContext) -> Outcome:
+    self.left.add(asyncio.ensure_future(asyncio.sleep(60)))
+    return await SoundHarness.play(self, task, model, episode)
+
+
+async def _swallows(self: SoundHarness, task: Task, model: Model, episode: EpisodeContext) -> Outcome:
+    try:
+        return await SoundHarness.play(self, task, model, episode)
+    except asyncio.CancelledError:
+        return Outcome()
+
+
+def test_a_sound_harness() -> None:
+    harnesses.check_plays(SoundHarness(), ["4", "5"])
+    harnesses.check_cancel(SoundHarness())
+    assert harnesses.play(SoundHarness(), ["4"]).answer == "4"
+
+
+@pytest.mark.parametrize(
+    ("play", "message"),
+    [(_asks_nothing, "play\\(\\) failed: .*without asking the model"), (_leaves_a_task, "it left 2 tasks running")],
+)
+def test_a_broken_harness_is_found(play: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        harnesses.check_plays(variant(SoundHarness, play=play)(), ["4"])
+
+
+def test_a_harness_that_swallows_its_cancellation_is_found() -> None:
+    with pytest.raises(AssertionError, match="ended although"):
+        harnesses.check_cancel(variant(SoundHarness, play=_swallows)())
 
 
 # Observers and commands.

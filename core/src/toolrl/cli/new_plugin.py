@@ -67,6 +67,7 @@ TEMPLATES: dict[str, Template] = {
             "${cls}Format",
             requires="toolrl-plugin-chat",
         ),
+        Template(KINDS["harnesses"], "Answers calls, then asks for the answer alone.", "${cls}Harness"),
         Template(KINDS["advantages"], "Rewards against their group's median.", "${cls}Advantage"),
         Template(KINDS["policy_losses"], "A soft gate in the place of the clip.", "${cls}Loss"),
         Template(KINDS["observers"], "Writes a metric of each step to a file.", "${cls}Observer"),

@@ -28,7 +28,18 @@ from toolrl.plugins.registry import load_registry
 from toolrl.protocols import BuildContext, Toolset
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Group, Task
-from toolrl_testing.checks import chat_formats, engines, fail, others, parsers, require, rewards, tools, training
+from toolrl_testing.checks import (
+    chat_formats,
+    engines,
+    fail,
+    harnesses,
+    others,
+    parsers,
+    require,
+    rewards,
+    tools,
+    training,
+)
 from toolrl_testing.checks import plugin as plugin_checks
 from toolrl_testing.fakes import make_build_context, make_task
 
@@ -53,6 +64,8 @@ class PluginContract:
     """Parser name to texts of turns that hold a call of `calculator` or `search`."""
     answer: ClassVar[Any] = "4"
     """The ground truth of the tasks that rewards see."""
+    harness_hears: ClassVar[Sequence[str]] = ("4",)
+    """What the model says to a harness, a text a turn; the last is repeated."""
     formats_take_tools: ClassVar[bool] = True
     """False for a chat format that refuses tools."""
 
@@ -155,6 +168,14 @@ class PluginContract:
 
     def test_command_arguments(self, command: Component[Any], tmp_path: Path) -> None:
         others.check_command(self.built("commands", command, tmp_path))
+
+    # Harnesses.
+
+    def test_harness_plays(self, harness: Component[Any], tmp_path: Path) -> None:
+        harnesses.check_plays(self.built("harnesses", harness, tmp_path), self.harness_hears)
+
+    def test_harness_cancellation(self, harness: Component[Any], tmp_path: Path) -> None:
+        harnesses.check_cancel(self.built("harnesses", harness, tmp_path))
 
     # Advantage estimators and policy losses.
 
