@@ -1,4 +1,4 @@
-"""Protocols of what plays an episode: the model that is asked, a harness that asks it, what shortens a history."""
+"""Protocols of what plays an episode: the model, an API that holds it, a harness, what shortens a history."""
 
 from __future__ import annotations
 
@@ -46,6 +46,27 @@ class EpisodeTools(Protocol):
         """Answer a turn's items, each with its policy's retries and time limits. `toolrl.parsing.items.tool_messages`
         makes messages of the records."""
         ...
+
+
+@runtime_checkable
+class ChatEngine(Protocol):
+    """A model behind an API, in the place of a `RolloutEngine`. It answers messages and shows neither tokens nor
+    log-probabilities, so it can be evaluated and not trained: its trajectories hold turns and messages, and no tokens.
+    Its options model has the property `replaces`, a mapping from `trainers`, `chat_formats` and `parsers` to components
+    that stand in the place of the config's. May raise RunStoppedError where every further request would fail."""
+
+    async def start(self) -> None: ...
+
+    def trajectory(self, environment: Any, limits: Any, numbers: Any, session: str, role: str) -> Any:
+        """An empty `toolrl.rollout.trajectory.TrajectoryRun` that asks the API for its turns; the arguments are those of
+        its constructor, without an engine. Its `result` has no tokens."""
+        ...
+
+    async def close(self, session: str) -> None:
+        """Forget a session. Unknown sessions are fine."""
+        ...
+
+    async def stop(self) -> None: ...
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolrl import protocols
 from toolrl.component import Component
-from toolrl.config.components import check_options
+from toolrl.config.components import check_options, replaced_kinds
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config
 from toolrl.errors import ComponentLoadError, ConfigError, PluginError, ToolrlError
@@ -78,6 +78,16 @@ def build_trainer(registry: Registry, config: Config) -> TrainerBackend:
         "trainers", name, trainer_component(registry, name), config, context, "trainer"
     )
     return backend
+
+
+def check_trainable(registry: Registry, config: Config) -> None:
+    """Raises ConfigError where the engine's model can be evaluated only."""
+    if "trainers" in replaced_kinds(registry, config.engine.model_dump()):
+        raise ConfigError(
+            f"engine.use: {config.engine.use!r} asks an API, which gives neither tokens nor log-probabilities, so its "
+            "model can't be trained",
+            hint="Evaluate it by `toolrl eval`. To train, take an engine that samples tokens, such as `vllm`.",
+        )
 
 
 def engine_options(registry: Registry, config: Config) -> Any:

@@ -42,7 +42,7 @@ KINDS: dict[str, Kind] = {
         Kind("parsers", "parser", "parser", ("ToolParser",), ("environments.*.parser",)),
         Kind("tools", "tool", "tool", ("Toolset",), ("environments.*.tools[]", "environments.*.history[]")),
         Kind("rewards", "reward", "reward", ("Reward", "ScoresGroups"), ("environments.*.rewards[]",)),
-        Kind("engines", "engine", "engine", ("RolloutEngine",), ("engine",)),
+        Kind("engines", "engine", "engine", ("RolloutEngine", "ChatEngine"), ("engine",)),
         Kind("datasets", "dataset", "data set", ("TaskSource",), ("data.train", "data.eval", "sft.data")),
         Kind("chat_formats", "chat_format", "chat format", ("ChatFormat",), ("environments.*.chat_format",)),
         Kind("harnesses", "harness", "harness", ("Harness",), ("environments.*.harness",)),

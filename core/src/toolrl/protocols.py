@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from toolrl.agent_protocols import ChatEngine as ChatEngine
 from toolrl.agent_protocols import EpisodeContext as EpisodeContext
 from toolrl.agent_protocols import Harness as Harness
 from toolrl.agent_protocols import Model as Model

@@ -185,6 +185,8 @@ class Turn:
     reasoning: str | None = None
     generate_seconds: float = 0.0
     tool_seconds: float = 0.0
+    usage: Mapping[str, float] = field(default_factory=dict)
+    """What an API counted: `requests`, `prompt_tokens`, `completion_tokens`, `cost` …; empty where tokens are known."""
 
     @property
     def text(self) -> str:
@@ -199,7 +201,8 @@ class Turn:
 
     @property
     def sampled_tokens(self) -> int:
-        return sum(s.tokens[1] - s.tokens[0] for s in self.segments if s.origin == "model")
+        known = sum(s.tokens[1] - s.tokens[0] for s in self.segments if s.origin == "model")
+        return int(self.usage.get("completion_tokens", known))
 
 
 def _indented(text: str) -> str:
@@ -225,7 +228,8 @@ class EpisodeFailure:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A sequence of tokens that were only appended. The four token fields have the same length.
+    """A sequence of tokens that were only appended. The four token fields have the same length; behind an API they are
+    empty.
 
     Each sampled token of an episode has mask 1 in exactly one of its trajectories: where it was sampled. One that
     restates the token, as it goes on from there, holds it as given.
@@ -240,7 +244,7 @@ class Trajectory:
     weight_versions: tuple[int, ...] = ()
     """The version that sampled a token, −1 elsewhere."""
     prompt_length: int = 0
-    """Tokens before the first that was sampled here."""
+    """Tokens before the first that was sampled here, behind an API as that counts them."""
     turns: tuple[Turn, ...] = ()
     """Those that were sampled here, by index."""
     messages: tuple[Message, ...] = ()
@@ -366,7 +370,9 @@ class Episode:
     @property
     def sampled_tokens(self) -> int:
         """Of all trajectories."""
-        return sum(sum(trajectory.loss_mask) for trajectory in self.trajectories)
+        return sum(
+            sum(it.loss_mask) if it.ids else sum(turn.sampled_tokens for turn in it.turns) for it in self.trajectories
+        )
 
     @property
     def correct(self) -> float | None:

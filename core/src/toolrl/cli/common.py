@@ -104,6 +104,10 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
         source, overrides = str(Path(source) / "config.yaml"), [*_place_of(Path(source)), *overrides]
     loaded = load_config(source, overrides, registry=registry)
     args.hide = loaded.hide
+    if getattr(args, "trains", False):
+        from toolrl.building import check_trainable
+
+        check_trainable(registry, loaded.config)
     if data is not None:
         from toolrl.preflight import check_start
 

@@ -30,6 +30,7 @@ _ALONE = 300.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
+    parser.set_defaults(trains=True)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ also where another section is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -56,6 +56,19 @@ def sites(tree: dict[str, Any]) -> Iterator[Site]:
                 elif isinstance(section[key], list):
                     for index, item in enumerate(section[key]):
                         yield from _one(kind.name, item, (*path, index))
+
+
+def replaced_kinds(registry: Registry, engine: Any) -> Mapping[str, str]:
+    """By kind, the component that stands in the place of the config's: `replaces` of an engine's options, see
+    `ChatEngine`. Empty for other engines. `engine` is as a config has it, which may hold mistakes."""
+    for site in _one("engines", engine, ("engine",)):
+        try:
+            model = options_model(registry.get("engines", site.name).component)
+        except PluginError:
+            continue  # Reported where options are checked.
+        if model is not None and hasattr(model, "replaces") and isinstance(site.options, dict):
+            return dict(model.model_construct(**site.options).replaces)
+    return {}
 
 
 def _sections(tree: Any, keys: Sequence[str], path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolrl.config.components import check_end_flags, check_site, find_duplicates, sites
+from toolrl.config.components import check_end_flags, check_site, find_duplicates, replaced_kinds, sites
 from toolrl.config.env import Interpolated, interpolate
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config, EnvironmentConfig
@@ -74,6 +74,7 @@ def check_config(
     set_paths, wrong = apply_overrides(tree, overrides)
     _name_defaults(tree, set_paths)
     _name_run(tree, source)
+    _replace_for_engine(tree, registry)
     old_keys = rename_old_keys(tree, whole_config(registry, tree)[0], registry)
     values = interpolate(tree, os.environ if environ is None else environ)
     config, found = _check(values, registry)
@@ -137,6 +138,25 @@ def _name_run(tree: dict[str, Any], source: str) -> None:
     stem = pathlib.PurePath(source).stem
     if isinstance(run, dict) and stem:
         run.setdefault("name", stem)
+
+
+def _replace_for_engine(tree: dict[str, Any], registry: Registry) -> None:
+    """Where an API holds the model: components that need its tokens are replaced, and `model.path` is its name."""
+    replaced = replaced_kinds(registry, tree.get("engine"))
+    if not replaced:
+        return
+    use = {key: {"use": replaced[kind]} for kind, key in _OF_ENVIRONMENT.items() if kind in replaced}
+    environments = tree.get("environments")
+    for environment in environments.values() if isinstance(environments, dict) else ():
+        if isinstance(environment, dict):
+            environment |= use
+    name = get(tree, ("engine", "options", "model")) or "unnamed"
+    for section, key, value in (("trainer", "use", replaced["trainers"]), ("model", "path", name)):
+        if isinstance(tree.setdefault(section, {}), dict):
+            tree[section][key] = value
+
+
+_OF_ENVIRONMENT = {"chat_formats": "chat_format", "parsers": "parser"}
 
 
 def _resolved(config: Config, values: Interpolated) -> dict[str, Any]:

@@ -29,6 +29,8 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     model/forked                  that went on from a turn behind which another one stands already
     model/opened                  that opened a trajectory: the first, and after each change of what went before
     role/reward/<name>            what a role's trajectories are credited with, of several roles
+    usage/<key>                   sum over all episodes, failed ones too, of what an API counted: `requests`, `retries`,
+                                  `prompt_tokens`, `cached_tokens`, `completion_tokens`, `reasoning_tokens`, `cost`
     time/generate, time/tools     seconds that an episode waited for them; episodes overlap each other
     time/longest                  seconds of the longest episode
     errors/rate, errors/count     share of all episodes that failed, and their number
@@ -57,6 +59,10 @@ def episode_metrics(groups: Sequence[Group], *, evaluation: bool = False) -> dic
     verdicts = [verdict for of_group in _verdicts(groups, evaluation) for verdict in of_group]
     if verdicts:
         metrics["accuracy"] = _mean([value for _, value in verdicts])
+    usage = Counter[str]()
+    for turn in (turn for episode in everyone for turn in episode.turns):
+        usage.update(turn.usage)
+    metrics |= {f"usage/{key}": float(amount) for key, amount in usage.items()}
     if not episodes:
         return metrics
     count = len(episodes)

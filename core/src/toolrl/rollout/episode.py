@@ -5,8 +5,8 @@
 
 Each episode is a coroutine of its own, so none waits for another's tool. A `TrajectoryRun` samples its turns. Whatever
 goes wrong on the way ends this episode alone: the exception is kept on `Episode.failure` with whose fault it was, and
-the trainer leaves such an episode out. Only a cancellation and an `ExactnessError`, which is a bug and no data, leave
-`run`.
+the trainer leaves such an episode out. Only a cancellation, an `ExactnessError`, which is a bug and no data, and a
+`RunStoppedError` leave `run`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from toolrl.errors import ContextFullError, ExactnessError, HarnessError, ToolsetError, TurnsExhaustedError
+from toolrl.errors import (
+    ContextFullError,
+    ExactnessError,
+    HarnessError,
+    RunStoppedError,
+    ToolsetError,
+    TurnsExhaustedError,
+)
 from toolrl.parsing.items import tool_messages
-from toolrl.protocols import EpisodeContext, Harness, Outcome
+from toolrl.protocols import ChatEngine, EpisodeContext, Harness, Outcome
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.model import AnsweringTools, EpisodeModel
 from toolrl.rollout.notes import plain_notes
@@ -78,7 +85,7 @@ class EpisodeRun:
         self,
         plan: EpisodePlan,
         environment: Environment,
-        engine: SamplesEpisodes,
+        engine: SamplesEpisodes | ChatEngine,
         limits: Limits,
         *,
         hide: Callable[[str], str] = str,
@@ -114,7 +121,7 @@ class EpisodeRun:
         """As the rewards saw it: with all tokens and turns."""
 
     async def run(self) -> Episode:
-        """The finished episode. Raises only CancelledError and ExactnessError."""
+        """The finished episode. Raises only CancelledError, ExactnessError and RunStoppedError."""
         self._started = time.perf_counter()
         failure: EpisodeFailure | None = None
         stop: StopReason = "error"
@@ -124,7 +131,7 @@ class EpisodeRun:
             self._notes = plain_notes(self._handed_on, self._hide)
             self.state = State.SCORING
             await self._score(stop)
-        except ExactnessError:
+        except (ExactnessError, RunStoppedError):
             raise
         except BaseException as error:  # every failure of a component is this episode's data
             if not watch.failed(error):
@@ -138,7 +145,11 @@ class EpisodeRun:
 
     def _trajectory(self, role: str) -> TrajectoryRun:
         self._sessions.append(f"{self._id}/{len(self._sessions)}" if self._sessions else self._id)
-        return TrajectoryRun(self.environment, self.engine, self.limits, self._numbers, self._sessions[-1], role)
+        more = (self.limits, self._numbers, self._sessions[-1], role)
+        if isinstance(self.engine, ChatEngine):
+            run: TrajectoryRun = self.engine.trajectory(self.environment, *more)
+            return run
+        return TrajectoryRun(self.environment, self.engine, *more)
 
     def _keep_notes(self) -> None:
         """Of an episode that failed: those that can be kept are."""

@@ -27,6 +27,7 @@ from toolrl.errors import (
     EpisodeEndedError,
     ExactnessError,
     ParserError,
+    RunStoppedError,
     ToolError,
     TurnsExhaustedError,
 )
@@ -168,7 +169,7 @@ class EpisodeModel:
         self._sampling.add(job)
         try:
             result = await job
-        except (EngineError, ExactnessError, ParserError) as error:
+        except (EngineError, ExactnessError, ParserError, RunStoppedError) as error:
             self._failure = error  # Whoever asked may take it for a failure of its own.
             raise
         except asyncio.CancelledError as error:

@@ -24,7 +24,8 @@ from toolrl.tools.invocation import Invocation
 from toolrl.tools.policy import CallPolicy
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
-from toolrl_common.http_client import JsonClient, refusal_text, without_secrets
+from toolrl_common.chat_api import ChatClient
+from toolrl_common.http_client import without_secrets
 from toolrl_plugin_judge.options import JudgeOptions
 from toolrl_plugin_judge.prompt import JudgePrompt
 from toolrl_plugin_judge.verdict import UnreadableVerdictError, read_verdict, response_format
@@ -46,7 +47,7 @@ class JudgeAnswerError(ToolError):
     kind = "unreadable"
 
 
-class ChatClient(JsonClient):
+class JudgeClient(ChatClient):
     """Asks one address. An address, a key or a request that can't be right is a MisconfiguredError: no episode's fault,
     and nothing that a default may hide."""
 
@@ -54,31 +55,16 @@ class ChatClient(JsonClient):
     hint = "Correct `base_url`, `api_key`, `model`, or what else the answer names."
     error = JudgeAnswerError
     misconfigured = MisconfiguredError
-    transient = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-    wrong = range(201, 600)
-
-    def __init__(self, base_url: str, api_key: str | None, headers: Mapping[str, str]) -> None:
-        authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        super().__init__(f"{base_url.rstrip('/')}/chat/completions", {**authorization, **headers}, max_bytes=MAX_BYTES)
 
     async def ask(self, body: Mapping[str, Any]) -> str:
         """The judge's reply. Raises TransientToolError, JudgeAnswerError, MisconfiguredError."""
-        answer = await self.post(body, seconds=None)  # The policy limits its time.
-        try:
-            choice = answer["choices"][0]
-            text, refusal = choice["message"].get("content"), choice["message"].get("refusal")
-        except (LookupError, TypeError, AttributeError) as error:
-            raise JudgeAnswerError(f"its answer is no chat completion: {answer!r:.120}") from error
+        _, choice = await self.complete(body)
+        text, refusal = choice["message"].get("content"), choice["message"].get("refusal")
         if not isinstance(text, str):
             raise JudgeAnswerError(f"it said nothing: {refusal or choice.get('finish_reason')!s:.120}")
         if (finish := choice.get("finish_reason")) in ("length", "content_filter"):
             raise JudgeAnswerError(f"its reply was cut off ({finish}): {text[-120:]!r}")
         return text
-
-    def _refused(self, response: Any, content: bytes) -> Exception:
-        if "insufficient_quota" in refusal_text(content):  # which comes as 429, and doesn't pass
-            return self._misconfigured(f"answers HTTP {response.status}: {refusal_text(content)}")
-        return super()._refused(response, content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +83,7 @@ class Asker:
     def __init__(self, options: JudgeOptions, prompt: JudgePrompt) -> None:
         self._options = options
         self._prompt = prompt
-        self._client = ChatClient(options.base_url, options.api_key, options.headers)
+        self._client = JudgeClient(options, max_bytes=MAX_BYTES)
         self.address = without_secrets(self._client.url)
         self._policy: CallPolicy | None = None
 

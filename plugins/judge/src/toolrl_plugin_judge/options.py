@@ -7,7 +7,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from toolrl.config.tool_policy import BreakerOptions, RateOptions, RetryOptions
+from toolrl.config.tool_policy import BreakerOptions, RetryOptions
+from toolrl_common.chat_api import ApiOptions
 
 TEMPLATE_FIELDS = ("question", "answer", "response", "rubric", "format")
 
@@ -23,18 +24,8 @@ class Criterion(BaseModel, extra="forbid", frozen=True):
     weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Its share of the score, against the others'.")
 
 
-class JudgeOptions(BaseModel, extra="forbid"):
+class JudgeOptions(ApiOptions):
     """Options of the reward `llm_judge`."""
-
-    base_url: str = Field(
-        pattern=r"^https?://[^\s]+$",
-        description="Address of the API, up to `/chat/completions`: `http://host:8000/v1`.",
-    )
-    model: str = Field(min_length=1, description="The name under which the API knows the judge.")
-    api_key: str | None = Field(
-        None, repr=False, description="Sent as a bearer token; write `${NAME}` to take it from the environment."
-    )
-    headers: dict[str, str] = Field({}, repr=False, description="More HTTP headers, such as `api-key`.")
 
     rubric: str | None = Field(
         None,
@@ -99,8 +90,6 @@ class JudgeOptions(BaseModel, extra="forbid"):
         None, description="A folder in which verdicts are kept for other runs as well; None for none."
     )
     timeout: float = Field(60.0, gt=0, description="Seconds that an answer may take.")
-    concurrency: int = Field(16, ge=1, description="Questions to the address that are under way at once.")
-    rate: RateOptions | None = Field(None, description="How often questions to the address may begin; None for any.")
     queue_timeout: float = Field(600.0, gt=0, description="Seconds that a question may wait for its turn.")
     retry: RetryOptions | None = Field(
         RetryOptions(attempts=5, on_timeout=True),

@@ -28,6 +28,7 @@ class Plan:
         )
         parser.add_argument("--nodes", type=at_least_one, default=1, help="how many nodes (default 1)")
         parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.set_defaults(trains=True)
 
     def run(self, args: argparse.Namespace) -> int:
         """1 where the run doesn't fit."""

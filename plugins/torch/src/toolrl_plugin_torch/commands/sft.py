@@ -21,6 +21,7 @@ class Sft:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         add_run_arguments(parser)
+        parser.set_defaults(trains=True)
 
     def run(self, args: argparse.Namespace) -> int:
         return run_to_end(_sft(args))
