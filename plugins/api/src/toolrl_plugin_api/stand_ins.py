@@ -36,7 +36,7 @@ class NativeCalls:
         stopped_by: str | None = None,
         prefilled_thinking: bool = False,
     ) -> ParsedTurn:
-        return ParsedTurn(content=text, content_spans=((0, len(text)),))
+        return ParsedTurn(content=text, content_spans=((0, len(text)),) if text else ())
 
     def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
         return tool_messages(records)
