@@ -58,8 +58,8 @@ class ChatEngine(Protocol):
     async def start(self) -> None: ...
 
     def trajectory(self, environment: Any, limits: Any, numbers: Any, session: str, role: str) -> Any:
-        """An empty `toolrl.rollout.trajectory.TrajectoryRun` that asks the API for its turns; the arguments are those of
-        its constructor, without an engine. Its `result` has no tokens."""
+        """An empty `toolrl.rollout.trajectory.TrajectoryRun` that asks the API for its turns; the arguments are its
+        constructor's, without an engine. Its `result` has no tokens."""
         ...
 
     async def close(self, session: str) -> None:

@@ -18,7 +18,7 @@ from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode
 from toolrl_plugin_api.engine import ApiEngine
 from toolrl_plugin_api.options import ChatOptions
-from toolrl_plugin_api.stand_ins import NativeCalls
+from toolrl_plugin_api.stand_ins import Characters, NativeCalls
 from toolrl_testing.fakes import make_build_context, make_task
 from toolrl_testing.http_stub import HttpStub, http_stub
 
@@ -50,7 +50,8 @@ def run(api: HttpStub) -> Callable[..., list[Episode]]:
         fast = {"attempts": 3, "first_delay": 0.01, "on_timeout": True}
         engine = ApiEngine(ChatOptions.model_validate({"retry": fast, **given}), make_build_context("chat"))
         entry = ToolEntry("tools", toolset or as_toolset(double, None, make_build_context()))
-        parts: Any = (parser or NativeCalls(None, make_build_context()), None, ToolBox([entry]))
+        context = make_build_context()
+        parts = (parser or NativeCalls(None, context), Characters(None, context), ToolBox([entry]))
         environment = Environment("default", *parts, end_flags=EndFlags(flags))
 
         async def main() -> list[Episode]:

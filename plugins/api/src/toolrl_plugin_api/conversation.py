@@ -1,7 +1,7 @@
 """The turns of one conversation with an API.
 
 The turn loop and the episode's model work with tokens: which conversation a question goes on from, what still fits, how
-long a history is. Here they are those of `Characters`, four characters each; no record holds them.
+long a history is. Here they are those of `Characters`, three characters each; no record holds them.
 """
 
 from __future__ import annotations

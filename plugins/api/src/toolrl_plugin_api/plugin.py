@@ -33,7 +33,7 @@ def toolrl_parsers() -> Iterator[Component[ToolParser]]:
 def toolrl_chat_formats() -> Iterator[Component[ChatFormat]]:
     """The chat format `api/characters`."""
     target = "toolrl_plugin_api.stand_ins:Characters"
-    summary = "With the engine `chat`: no tokenizer; a token is taken to have four characters."
+    summary = "With the engine `chat`: no tokenizer; a token is taken to have three characters."
     yield Component("characters", target, summary=summary, short=False)
 
 

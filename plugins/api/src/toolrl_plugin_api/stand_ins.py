@@ -12,8 +12,8 @@ from toolrl.parsing.items import tool_messages
 from toolrl.protocols import BuildContext
 from toolrl.types import CallRecord, Decoded, Message, ParsedTurn, Rendered, ToolSpec
 
-_CHARACTERS = 4
-"""Of a token, where none are known."""
+_CHARACTERS = 3
+"""Of a token, where none are known: three code points fit into the 63 bits that a token id has."""
 _BITS = 21
 """Hold any character's code point."""
 
@@ -43,7 +43,7 @@ class NativeCalls:
 
 
 class Characters:
-    """A chat format without a tokenizer: each four characters are a token. An API reads messages, so it only has to
+    """A chat format without a tokenizer: each three characters are a token. An API reads messages, so it only has to
     count and cut texts, and to render what goes on from a conversation as that conversation and more."""
 
     end_ids: Sequence[int] = ()
@@ -64,7 +64,7 @@ class Characters:
         raise ChatFormatError("messages to an API are never tokens", hint="Use it with the engine `chat` only.")
 
     def inline(self, text: str) -> tuple[int, ...]:
-        """A number for each four characters, made of their code points."""
+        """A number for each three characters, made of their code points."""
         pieces = [text[start : start + _CHARACTERS] for start in range(0, len(text), _CHARACTERS)]
         return tuple([sum((ord(it) + 1) << _BITS * place for place, it in enumerate(piece)) for piece in pieces])
 
