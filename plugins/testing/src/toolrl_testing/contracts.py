@@ -72,7 +72,7 @@ class PluginContract:
     # What a plugin's tests may override.
 
     def task(self) -> Task:
-        """The task that tools see."""
+        """The task that tools and harnesses see."""
         return make_task(answer=self.answer, tools_kwargs=self.tools_kwargs)
 
     def episodes(self) -> Sequence[Episode]:
@@ -172,10 +172,10 @@ class PluginContract:
     # Harnesses.
 
     def test_harness_plays(self, harness: Component[Any], tmp_path: Path) -> None:
-        harnesses.check_plays(self.built("harnesses", harness, tmp_path), self.harness_hears)
+        harnesses.check_plays(self.built("harnesses", harness, tmp_path), self.harness_hears, self.task())
 
     def test_harness_cancellation(self, harness: Component[Any], tmp_path: Path) -> None:
-        harnesses.check_cancel(self.built("harnesses", harness, tmp_path))
+        harnesses.check_cancel(self.built("harnesses", harness, tmp_path), self.task())
 
     # Advantage estimators and policy losses.
 
