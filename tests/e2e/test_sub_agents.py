@@ -1,12 +1,20 @@
-"""A run whose tool asks the model: a sub-agent that is trained, and a critic of it that isn't."""
+"""Runs whose tool asks the model: a sub-agent that is trained, and a critic of it that isn't."""
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from safetensors.torch import load_file
+
 PLUGIN = {
     "plugin": """
+        import os
+        import signal
+
         from toolrl import Component, hookimpl
         from toolrl.protocols import EpisodeContext
         from toolrl.tools import tool
@@ -30,6 +38,8 @@ PLUGIN = {
             @tool(name="calculator")
             async def calculator(expression: str, episode: EpisodeContext) -> str:
                 \"\"\"Evaluates an expression.\"\"\"
+                if episode.episode_id.startswith(os.environ.get("KILLED_AT", "nowhere")):
+                    os.kill(os.getpid(), signal.SIGKILL)
                 seen = [Message("user", f"What is {expression}?")]
                 said = await episode.model.ask(seen, max_tokens=12)
                 seen += [said.message, Message("user", "Are you sure?")]
@@ -41,23 +51,25 @@ PLUGIN = {
     """
 }
 
+ENVIRONMENT = {"tools": ["helped"], "rewards": ["long"], "max_turns": 2, "untrained_roles": ["critic"]}
+SETTINGS: dict[str, Any] = {
+    "model": {"path": "runs/warm"},
+    "data": {"eval": None},
+    "environments": {"default": ENVIRONMENT},
+    "trainer": {"steps": 1, "save_every": 0, "updates_per_step": 2},
+}
 
-def test_a_tool_that_asks_the_model(
-    workplace: Any, own_place: Any, read_report: Callable[[Any], dict[str, Any]]
-) -> None:
-    site = workplace.site("helped")
+
+@pytest.fixture
+def site(own_place: Any) -> Any:
+    site = own_place.site("helped")
     site.add("helped", PLUGIN)
-    environment = {"tools": ["helped"], "rewards": ["long"], "max_turns": 2}
-    environment |= {"untrained_roles": ["critic"]}
-    changes = {
-        "model": {"path": "runs/warm"},
-        "data": {"eval": None},
-        "environments": {"default": environment},
-        "trainer": {"steps": 1, "save_every": 0, "updates_per_step": 2},
-        "deterministic": True,
-        "observers": ["report"],
-    }
-    done = own_place.toolrl("train", own_place.config(changes), "--json", site=site)
+    return site
+
+
+def test_a_tool_that_asks_the_model(own_place: Any, site: Any, read_report: Callable[[Any], dict[str, Any]]) -> None:
+    config = own_place.config({**SETTINGS, "deterministic": True, "observers": ["report"]})
+    done = own_place.toolrl("train", config, "--json", site=site)
     assert done.returncode == 0, done.stderr
     run = own_place.run("grpo")
     (line,) = run.metrics_lines("train")
@@ -76,3 +88,49 @@ def test_a_tool_that_asks_the_model(
     assert any(len(it.turns) == 2 for episode in asked for it in episode.trajectories[1:]), "a question was continued"
     shown = {len(episode["trajectories"]) for episode in read_report(run)["episodes"]}
     assert max(shown) >= 3
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(own_place: Any, site: Any, here: Any) -> None:
+    """Bit for bit, in each of its episodes and in the weights."""
+    trainer = {**SETTINGS["trainer"], "steps": 3, "save_every": 1}
+    config = own_place.config({**SETTINGS, "trainer": trainer, "deterministic": True})
+    found = {}
+    for name in ("whole", "killed"):
+        arguments = ("train", config, "--set", f"run.name={name}")
+        if name == "killed":
+            done = own_place.toolrl(*arguments, site=site, env={"KILLED_AT": "train-2/"})
+            assert done.returncode == -signal.SIGKILL
+            arguments = (*arguments, "--resume")
+        done = here(*arguments, site=site, place=own_place)
+        assert done.returncode == 0, done.stderr
+        run = own_place.run(name)
+        episodes = {it.episode.id: it.episode.trajectories for it in run.episodes()}
+        tokens = {key: [(it.role, it.ids, it.loss_mask, it.logprobs) for it in its] for key, its in episodes.items()}
+        found[name] = tokens, load_file(run.checkpoints / "step-000003" / "model.safetensors")
+    (tokens, weights), (again, others) = found.values()
+    assert max(map(len, tokens.values())) > 1
+    assert tokens == again
+    assert all(value.equal(others[key]) for key, value in weights.items())
+
+
+@pytest.mark.slow
+def test_groups_of_several_trajectories_are_replayed(own_place: Any, site: Any, here: Any) -> None:
+    """Also those that a checkpoint kept, by another policy than the one that sampled them."""
+    changes = {
+        **SETTINGS,
+        "rollout": {"max_staleness": 3, "replay": 0.5, "concurrency": 16},
+        "algorithm": {"group_size": 2, "preset": "grpo", "importance": {"level": "sequence"}},
+        "trainer": {"steps": 2, "prompts_per_step": 2, "save_every": 1, "learning_rate": 1.0e-3},
+    }
+    config = own_place.config(changes)
+    for more in ((), ("--resume", "--set", "trainer.steps=4")):
+        done = here("train", config, *more, site=site, place=own_place)
+        assert done.returncode == 0, done.stderr
+    run = own_place.run("grpo")
+    buffer = (run.checkpoints / "step-000004" / "trainer" / "buffer.jsonl").read_text()
+    kept = [episode for line in buffer.splitlines() for episode in json.loads(line)["episodes"]]
+    assert any(len(episode.get("trajectories", ())) > 1 for episode in kept)
+    lines = [line.metrics for line in run.metrics_lines("train")]
+    assert [metrics["groups/replayed"] for metrics in lines] == [0.0, 1.0, 1.0, 1.0]
+    assert all(0 <= metrics["staleness/max"] <= 3 for metrics in lines)
+    assert all(metrics["importance/mean"] > 0 for metrics in lines if "loss" in metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from toolrl.loop.data import EndlessOrder
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Message, ParsedTurn, Task, ToolCall
+from toolrl.types import Message, ParsedTurn, RewardEntry, Task, ToolCall
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task, from_episodes
 from toolrl_plugin_torch.fine_tuning.loop import Demonstrations
 from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
@@ -112,6 +113,14 @@ def test_good_episodes_are_taken_as_the_tokens_they_are(make_episode: Any) -> No
     ]
     assert from_episodes(episodes, 1.0) == [Demonstration((1, 2, 3), (0, 1, 1))]
     assert from_episodes(episodes, 0.5) == [Demonstration((1, 2, 3), (0, 1, 1)), Demonstration((1, 2), (0, 1))]
+
+
+def test_of_several_players_the_winners_are_taken(make_episode: Any) -> None:
+    one, other = make_episode((0, 1)).main, make_episode((0, 1, 1)).main
+    rewards = tuple(RewardEntry(None, "reward:won", value, role=role) for role, value in (("a", 1.0), ("b", -1.0)))
+    players = (replace(one, role="a"), replace(other, role="b"))
+    game = replace(make_episode(rewards=rewards), trajectories=players)
+    assert from_episodes([game], 1.0) == [Demonstration((1, 2), (0, 1))]
 
 
 def test_sources_give_what_stands_at_a_position() -> None:

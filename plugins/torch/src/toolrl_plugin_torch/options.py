@@ -163,7 +163,7 @@ class ProbeConfig(Frame):
 class SftConfig(SftFrame, OptimizerConfig):
     """`toolrl sft`: supervised fine-tuning on assistant tokens."""
 
-    min_reward: float = Field(1.0, description="With from_run: only episodes with at least this reward.")
+    min_reward: float = Field(1.0, description="With from_run: only trajectories whose role got at least this reward.")
     steps: int = Field(100, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations in one optimizer step.")
     save_every: SaveEvery = Field("15min", description=SAVE_EVERY)

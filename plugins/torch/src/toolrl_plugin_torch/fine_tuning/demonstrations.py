@@ -68,14 +68,14 @@ def _between(task: Task, messages: list[Message]) -> list[Message]:
 
 
 def from_episodes(episodes: Iterable[Episode], min_reward: float) -> list[Demonstration]:
-    """The trajectories of episodes without failure and with at least `min_reward`, as they were sampled. Raises
-    DataError for one with images that was read from a run folder, which doesn't keep them."""
+    """The trajectories of episodes without failure that were credited with at least `min_reward`, as they were sampled.
+    Raises DataError for one with images that was read from a run folder, which doesn't keep them."""
     chosen = [
         (episode.id, trajectory)
         for episode in episodes
-        if episode.failure is None and episode.reward >= min_reward
+        if episode.failure is None
         for trajectory in episode.trajectories
-        if trajectory.trained and any(trajectory.loss_mask)
+        if trajectory.trained and any(trajectory.loss_mask) and episode.reward_of(trajectory.role) >= min_reward
     ]
     for name, trajectory in chosen:
         if any(not hasattr(value, "shape") for item in trajectory.media for value in item.tensors.values()):
