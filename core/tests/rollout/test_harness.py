@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from toolrl.config.model import EnvironmentConfig
 from toolrl.errors import EngineError, EpisodeEndedError
 from toolrl.parsing.flags import EndFlags
 from toolrl.parsing.items import tool_messages
@@ -255,3 +257,8 @@ def test_a_run_that_is_cancelled_cancels_its_harnesses() -> None:
     assert len(ended) == 1
     assert isinstance(environment.harness, Playing)
     assert environment.harness.events == ["start", "stop"]
+
+
+def test_a_history_of_the_turn_loop_is_refused() -> None:
+    with pytest.raises(ValidationError, match="a `harness` takes its place"):
+        EnvironmentConfig.model_validate({"harness": "mine", "history": [{"use": "compaction"}]})

@@ -10,7 +10,7 @@ A field's description is its documentation: the JSON Schema and the config refer
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
 
@@ -149,6 +149,12 @@ class EnvironmentConfig(Frame):
     untrained_roles: list[str] = Field(
         default_factory=list, description="Roles under which tools ask the model without training it: a simulated user."
     )
+
+    @model_validator(mode="after")
+    def _one_loop(self) -> Self:
+        if self.harness is not None and self.history:
+            raise ValueError("`history` is of toolrl's turn loop, and a `harness` takes its place: leave one out")
+        return self
 
 
 class RolloutConfig(Frame):

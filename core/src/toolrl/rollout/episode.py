@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from toolrl.errors import (
     ContextFullError,
@@ -31,7 +31,7 @@ from toolrl.errors import (
 )
 from toolrl.parsing.items import tool_messages
 from toolrl.protocols import ChatEngine, EpisodeContext, Harness, Outcome
-from toolrl.rollout.environment import Environment, Limits
+from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.model import AnsweringTools, EpisodeModel
 from toolrl.rollout.notes import plain_notes
 from toolrl.rollout.scoring import EpisodeReward, failure_of, score_of
@@ -312,7 +312,8 @@ class EpisodeRun:
     async def _score(self, stop: StopReason) -> None:
         episode = self._scored = self._episode(stop, None)
         if self._harness_score is not None:
-            self._reward.add_harness(self.environment.harness, self._harness_score, episode)
+            named = NamedReward("harness", cast(Any, self.environment.harness))
+            self._reward.add_score(named, self._harness_score, episode)
         for named in self.environment.rewards:
             if not named.scores_groups:
                 # Added as it comes: where a later reward fails, the episode still shows what the others said.

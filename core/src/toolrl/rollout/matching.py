@@ -39,21 +39,13 @@ class Question:
         cut = own[-1] if own else 0
         self.messages, self.head, self.tail = messages, messages[:cut], messages[cut:]
         offered = [[tool.as_function(), tool.markers] for tool in tools]
-        self._digest = hashlib.blake2b(_line([role, offered]), digest_size=16)
-        lines = [_line(key) for key in _keys(messages)]
-        for line in lines[:cut]:
-            self._digest.update(line)
-        self.key = self._digest.digest()
+        self._lines = [_line([role, offered]), *map(_line, _keys(messages))]
+        self.key = _digest(self._lines[: cut + 1])
         """Of `head`, with role and tools."""
-        for line in lines[cut:]:
-            self._digest.update(line)
 
     def key_with(self, answer: Message) -> bytes:
         """Of all messages and the answer to them."""
-        digest = self._digest.copy()
-        for key in _keys([answer]):
-            digest.update(_line(key))
-        return digest.digest()
+        return _digest([*self._lines, *map(_line, _keys([answer]))])
 
 
 class TurnEnds:
@@ -133,14 +125,17 @@ def _canonical(arguments: Mapping[str, Any]) -> Any:
 
 
 def _media_key(item: Media) -> list[Any]:
-    pixels = getattr(item.data, "tobytes", None)  # An image of pillow's.
-    if pixels is None:
+    if not hasattr(item.data, "tobytes"):
         return [item.kind, repr(item.data)]
-    return [item.kind, item.data.size, item.data.mode, hashlib.blake2b(pixels(), digest_size=16).hexdigest()]
+    return [item.kind, item.data.size, item.data.mode, _digest([item.data.tobytes()]).hex()]  # An image of pillow's.
 
 
 def _line(key: Any) -> bytes:
-    return json.dumps(key, sort_keys=True, default=str).encode() + b"\n"
+    return json.dumps(key, sort_keys=True, default=str).encode()
+
+
+def _digest(lines: Sequence[bytes]) -> bytes:
+    return hashlib.blake2b(b"\n".join(lines), digest_size=16).digest()
 
 
 def _call_ids(messages: Sequence[Message]) -> list[str]:

@@ -132,12 +132,8 @@ class EpisodeReward:
         """The toolsets' own rewards."""
         self.entries += entries
 
-    def add_harness(self, harness: Any, score: Score, episode: Episode) -> None:
-        """The score that a harness gave. Raises RewardError."""
-        self.add_score(NamedReward("harness", harness), score, episode)
-
     def add_score(self, named: NamedReward, score: Any, episode: Episode) -> None:
-        """What a reward function gave for an episode. Raises RewardError for what is no Score."""
+        """What a reward function, or the harness, gave for an episode. Raises RewardError for what is no Score."""
         if not isinstance(score, Score):
             raise RewardError(f"reward {named.name!r} gave {type(score).__name__} {score!r:.80}, expected a Score")
         try:
