@@ -38,12 +38,13 @@ TABLE_METRICS = (
     "grad_norm",
     "errors/rate",
     "errors/count",
+    "usage/cost",
     "speed/tokens_per_second",
     "time/step",
 )
 """Metrics of the console's table."""
 
-LINE_METRICS = ("accuracy", "errors/count", "reward/mean", "calls/mean", "loss", "time/step")
+LINE_METRICS = ("accuracy", "errors/count", "reward/mean", "calls/mean", "usage/cost", "loss", "time/step")
 """Metrics of the console's plain lines."""
 
 _STYLES = {"prompt": "dim", "model": "green", "tool": "yellow", "call": "cyan", "error": "bold red"}

@@ -50,6 +50,10 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
         Chart("Stop reasons", ("stop/*",), "share", "What ended the episodes."),
         Chart("Cut off", ("truncated",), "share", "Episodes that ran out of tokens or context."),
     ),
+    "API": (
+        Chart("Cost", ("usage/cost",), "", "Of all requests to the API, by the prices in the config."),
+        Chart("Use of the API", ("usage/*",), "", "Sums over all episodes, as the API counted."),
+    ),
     "Update": (
         Chart("Loss", ("loss",)),
         Chart("Parts of the loss", ("loss/*",)),

@@ -20,6 +20,7 @@ HEADLINES: tuple[tuple[str, str, Unit], ...] = (
     ("accuracy", "Accuracy", "share"),
     ("reward/mean", "Reward", ""),
     ("calls/mean", "Calls per episode", ""),
+    ("usage/cost", "Cost", ""),
 )
 """Metric, title and unit of the numbers at the top of a report."""
 
