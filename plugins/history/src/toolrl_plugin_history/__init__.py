@@ -1,0 +1,1 @@
+"""The plugin `history`: shorter histories in the turn loop."""
