@@ -1,7 +1,7 @@
 """Compaction by the model itself: it is asked to sum up, and goes on from the task and its summary.
 
-The question stands behind the history, with the same tools, so that it goes on from the very tokens of the conversation.
-Where it wouldn't fit, because the last turn's results are long, it stands before that turn, which then stays as it is.
+The question stands behind the history, with the same tools, so that it goes on from the conversation's tokens. Where
+it wouldn't fit, because the last turn has long results, it stands before that turn, which then stays as it is.
 """
 
 from __future__ import annotations
