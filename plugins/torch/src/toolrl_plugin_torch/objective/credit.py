@@ -160,14 +160,14 @@ class _Rewards:
         tokens = [sum(sum(it.loss_mask) for it in its) for its in own]
         penalties = [overlong_penalty(count, overlong) if overlong else 0.0 for count in tokens]
         self.penalties_B = torch.tensor(penalties, dtype=torch.float64)
+        entries = [[it for it in episode.rewards if it.role in (None, role)] for episode in self.episodes]
         outcomes = [
-            sum(it.weight * it.value for it in episode.rewards if it.role in (None, role) and not _of_turn(it))
-            + penalty
-            for episode, penalty in zip(self.episodes, penalties, strict=True)
+            sum(it.weight * it.value for it in given if not _of_turn(it)) + penalty
+            for given, penalty in zip(entries, penalties, strict=True)
         ]
         self.outcomes_B = torch.tensor(outcomes, dtype=torch.float64)
         """What was given for the whole episode, less what its calls cost."""
-        steps = [_step_rewards(episode, role) for episode in self.episodes]
+        steps = [_step_rewards(given) for given in entries]
         self.totals_B = self.outcomes_B + torch.tensor([sum(of.values()) for of in steps], dtype=torch.float64)
         """With what was given for its turns."""
         self._turns = [(row, turn) for row, of in enumerate(steps) for turn in of]
@@ -216,11 +216,11 @@ def _of_turn(entry: RewardEntry) -> bool:
     return entry.turn is not None and entry.source != _COST
 
 
-def _step_rewards(episode: Episode, role: str) -> dict[int, float]:
-    """What each turn of an episode was given for a role, where it was given anything; without the cost of its calls."""
+def _step_rewards(entries: Sequence[RewardEntry]) -> dict[int, float]:
+    """What each turn of an episode was given, where it was given anything; without the cost of its calls."""
     rewards: dict[int, float] = {}
-    for entry in episode.rewards:
-        if entry.turn is not None and entry.role in (None, role) and _of_turn(entry):
+    for entry in entries:
+        if entry.turn is not None and _of_turn(entry):
             rewards[entry.turn] = rewards.get(entry.turn, 0.0) + entry.weight * entry.value
     return rewards
 
