@@ -62,8 +62,8 @@ def trainer_component(registry: Registry, name: str = "torch") -> Component[Trai
         hint = error.hint
         if name == "torch":
             hint = (
-                "pip install 'toolrl[train]'; to evaluate a model behind a server without it, take toolrl-plugin-vllm "
-                "and `trainer: {use: served}`"
+                "pip install 'toolrl[train]'; to evaluate a model behind an API without it, take toolrl-plugin-api and "
+                "`engine: {use: chat, options: {base_url: …, model: …}}`"
             )
         raise ConfigError(f"trainer.use: {error.message}", hint=hint) from error
     return component

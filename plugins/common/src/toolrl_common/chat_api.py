@@ -31,7 +31,7 @@ class ApiOptions(BaseModel, extra="forbid"):
 class ChatClient(JsonClient):
     """Asks one address, as `JsonClient`. A refusal that can't pass is a wrong address, key or request."""
 
-    transient = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+    transient = frozenset({408, 409, 425, 429, *range(500, 600)} - {501, 505})  # proxies have their own among these
     wrong = range(201, 600)
 
     def __init__(self, options: ApiOptions, *, max_bytes: int) -> None:
