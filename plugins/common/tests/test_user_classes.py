@@ -29,6 +29,13 @@ def test_a_file_is_one_module_however_it_is_named(folder: Path) -> None:
     assert load_object("user_more:X", None, folders=["below"]) == 1
 
 
+def test_a_file_imports_its_neighbours(folder: Path) -> None:
+    (folder / "agents").mkdir()
+    (folder / "agents" / "user_neighbour.py").write_text("X = 2\n")
+    (folder / "agents" / "user_agent.py").write_text("from user_neighbour import X\n")
+    assert load_object("agents/user_agent.py:X", None) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "reference", "says"),
     [

@@ -20,10 +20,14 @@ TRACEBACK = "Run `python -c 'import …'` to see the whole traceback."
 
 def load_object(reference: str, where: str | None, *, folders: Sequence[str] = (), hint: str = TRACEBACK) -> Any:
     """The object that `module:Name` or `file.py:Name` names; modules are also looked for in the current folder
-    and in `folders`. Raises ConfigError that names the failed import."""
+    and in `folders`, and a file imports its neighbours. Raises ConfigError that names the failed import."""
     source, _, name = reference.rpartition(":")
     with import_errors(reference, where, lambda _: hint):
-        module = run_file(Path(source)) if source.endswith(".py") else import_module(source, folders)
+        if source.endswith(".py"):
+            _search([Path(source).parent])
+            module = run_file(Path(source))
+        else:
+            module = import_module(source, folders)
     try:
         return functools.reduce(getattr, name.split("."), module)
     except AttributeError:
@@ -32,11 +36,16 @@ def load_object(reference: str, where: str | None, *, folders: Sequence[str] = (
 
 def import_module(name: str, folders: Sequence[str] = ()) -> ModuleType:
     """A module by its name, from what is installed, the current folder or `folders`."""
-    for folder in (".", *folders):
+    _search([".", *folders])
+    return sys.modules.get(name) or _loaded_by_path(name) or importlib.import_module(name)
+
+
+def _search(folders: Sequence[str | Path]) -> None:
+    """Import modules from these folders too, for good: what is imported may import more when it runs."""
+    for folder in folders:
         path = str(Path(folder).expanduser().absolute())
         if path not in sys.path:
-            sys.path.append(path)  # For good: what is imported may import more when it runs.
-    return sys.modules.get(name) or _loaded_by_path(name) or importlib.import_module(name)
+            sys.path.append(path)
 
 
 def run_file(file: Path, name: str | None = None, *, once: bool = True) -> ModuleType:
