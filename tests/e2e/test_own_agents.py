@@ -43,7 +43,7 @@ def long_model(own_place: Any) -> str:
     """The run `warm` as a model whose positions don't end within smolagents' instructions."""
     (config,) = (own_place.folder / "runs" / "warm").glob("checkpoints/*/config.json")
     model = own_place.folder / "long"
-    shutil.copytree(config.parent, model)
+    shutil.copytree(config.parent, model, ignore=shutil.ignore_patterns("manifest.json", "trainer"))
     known = json.loads(config.read_text())
     (model / "config.json").write_text(json.dumps({**known, "max_position_embeddings": 1 << 15}))
     return str(model)

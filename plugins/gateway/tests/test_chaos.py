@@ -18,7 +18,7 @@ from toolrl_plugin_gateway.python_harness import PythonHarness
 from toolrl_testing.fakes import ScriptedEngine, make_build_context
 
 psutil = pytest.importorskip("psutil")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are ended on Linux")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="children are ended on Linux")]
 AGENT = '''
 import http.client, json, os, random, signal, sys, threading, time
 from urllib.parse import urlsplit
