@@ -16,13 +16,13 @@ import grpo_step
 from grpo_step import OurSide, Script, Times
 
 from toolrl.config.model import Config
-from toolrl.loop.batches import DataPosition, Demand
 from toolrl.loop.data import EndlessOrder
-from toolrl.loop.overlap import OverlappingBatches
-from toolrl.loop.training import TrainingLoop
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Limits
 from toolrl.types import Group
+from toolrl_plugin_torch.loop.batches import DataPosition, Demand
+from toolrl_plugin_torch.loop.overlap import OverlappingBatches
+from toolrl_plugin_torch.loop.training import TrainingLoop
 
 _STEPS = 1000
 """Of the run that is looked into."""

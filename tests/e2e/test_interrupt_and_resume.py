@@ -44,7 +44,7 @@ BRAKE = {
                 from toolrl_plugin_torch.trainer import PolicyTrainer
                 slow(PolicyTrainer, "update", lambda trainer, *_: trainer.step + 1 == int(step))
             if stage == "save":
-                from toolrl.loop.saver import Saver
+                from toolrl_plugin_torch.loop.saver import Saver
                 slow(Saver, "save", lambda saver: saver.trainer.step == int(step))
             if stage == "engine":
                 from toolrl_plugin_transformers.engine import TransformersEngine

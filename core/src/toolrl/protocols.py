@@ -28,7 +28,6 @@ from toolrl.training_protocols import PolicyLoss as PolicyLoss
 from toolrl.training_protocols import RunInfo as RunInfo
 from toolrl.training_protocols import StepReport as StepReport
 from toolrl.training_protocols import TrainedModel as TrainedModel
-from toolrl.training_protocols import Trainer as Trainer
 from toolrl.training_protocols import TrainerBackend as TrainerBackend
 from toolrl.training_protocols import WeightSource as WeightSource
 from toolrl.types import (

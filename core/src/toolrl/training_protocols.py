@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from toolrl.types import Group
 
 if TYPE_CHECKING:
+    from toolrl.assembly import Assembly
     from toolrl.config.load import LoadedConfig
     from toolrl.loop.ranks import Ranks
     from toolrl.rollout.source import FailurePolicy, RolloutWorkers
@@ -106,39 +107,6 @@ class TrainedModel(Protocol):
         ...
 
 
-class Trainer(Protocol):
-    """Holds model, optimizer and step counter, which always belong together."""
-
-    step: int
-    """Complete steps; the version of the weights."""
-    whole: bool
-    """False while the weights are those of a step half done: no checkpoint then."""
-
-    def update(self, batch: Sequence[Any]) -> dict[str, float]:
-        """One step's update from its groups, or from a batch of demonstrations: advances `step`, gives metrics."""
-        ...
-
-    def weights(self) -> WeightSource:
-        """The current weights."""
-        ...
-
-    def gather_state(self, directory: Path) -> Any:
-        """What all ranks have to write together, for `save`. All ranks call it; `directory` is that of checkpoints."""
-        ...
-
-    def save(self, folder: Path, gathered: Any) -> None:
-        """Write model, tokenizer and state into a checkpoint's folder. The first rank calls it."""
-        ...
-
-    def saved_bytes(self) -> int:
-        """About how many bytes `save` writes."""
-        ...
-
-    def load(self, folder: Path, step: int) -> None:
-        """Take up what `save` wrote at this step. All ranks call it. Raises CheckpointError."""
-        ...
-
-
 class TrainerBackend(Protocol):
     """What a component of the kind `trainers` builds: `target(config, context)` is called with the whole checked
     config, whose sections `model`, `algorithm`, `trainer` and `sft` are instances of the component's own models."""
@@ -154,23 +122,9 @@ class TrainerBackend(Protocol):
         one has no weights. Raises ConfigError."""
         ...
 
-    def policy_trainer(
-        self,
-        model: Any,
-        directory: Path,
-        *,
-        temperature: float,
-        longest: int,
-        estimator: AdvantageEstimator | None,
-        custom_loss: PolicyLoss | None,
-        ranks: Ranks,
-    ) -> Trainer:
-        """For `toolrl train`. `temperature` is that of the episodes' log-probabilities, `longest` the most tokens that
-        an episode can sample."""
-        ...
-
-    def is_flat(self, group: Group) -> bool:
-        """Whether `algorithm.dynamic_sampling` sets a group aside, as nothing is learned from it."""
+    async def train(self, assembly: Assembly) -> None:
+        """`toolrl train`: from the run's last checkpoint, where `assembly.resume` says so, to `trainer.steps`. Evaluates
+        and saves as the config says; where it is cancelled, it saves the last complete step."""
         ...
 
     @staticmethod

@@ -19,7 +19,7 @@ _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"),
          "ToolParser": ("ReadsTokens", "StopsByTools"),
          "Reward": ("ScoresGroups", "StartsAndStops"),
          "PolicyLoss": ("LossTerms",),
-         "TrainerBackend": ("TrainedModel", "Trainer"),
+         "TrainerBackend": ("TrainedModel",),
          "Observer": ("RunInfo", "StepReport")}  # fmt: skip
 """Protocol to what else belongs to it."""
 

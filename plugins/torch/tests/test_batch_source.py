@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import CheckpointError, RunStoppedError
-from toolrl.loop.batches import DataPosition, Demand, FixedRows, SynchronousBatches, staleness_metrics
 from toolrl.loop.checkpoints import LoopState, load_state, save_checkpoint
 from toolrl.loop.data import EndlessOrder
-from toolrl.loop.overlap import OverlappingBatches
 from toolrl.rollout.environment import Limits
 from toolrl.runs.records import episode_to_json
 from toolrl.types import Group, MediaInput, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.loop.batches import DataPosition, Demand, FixedRows, SynchronousBatches, staleness_metrics
+from toolrl_plugin_torch.loop.overlap import OverlappingBatches
 from toolrl_plugin_torch.objective.credit import is_flat
 from toolrl_testing.fakes import make_episode, make_task
 

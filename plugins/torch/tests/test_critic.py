@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import CheckpointError, ConfigError
-from toolrl.loop.batches import FixedRows
 from toolrl.loop.ranks import ONE
-from toolrl.loop.saver import Saver
 from toolrl.types import Group, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.critic import Critic, gae, value_loss
 from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.loop.batches import FixedRows
+from toolrl_plugin_torch.loop.saver import Saver
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 from toolrl_plugin_torch.trainer import PolicyTrainer

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from toolrl import jobs
 from toolrl.assembly import _end_of_run, assemble
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
@@ -21,7 +20,9 @@ from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl.types import RewardEntry
-from toolrl_plugin_torch.fine_tuning.job import check_fine_tuning, find_demonstrations
+from toolrl_plugin_torch.commands.sft import check_fine_tuning
+from toolrl_plugin_torch.fine_tuning.job import find_demonstrations
+from toolrl_plugin_torch.loop.job import longest_episode, resume
 from toolrl_plugin_torch.options import SftConfig, TorchOptions
 from toolrl_testing.fakes import make_episode
 
@@ -131,7 +132,7 @@ def test_the_run_that_demonstrations_are_of_is_not_overwritten(tmp_path: Path) -
 @pytest.mark.parametrize(("of_an_episode", "longest"), [(1000, 500), (300, 300)])
 def test_the_longest_episode_is_bounded_by_turns_and_by_the_context(of_an_episode: int, longest: int) -> None:
     limits = Limits(max_turn_tokens=100, max_episode_tokens=of_an_episode)
-    assert jobs.longest_episode(a_config(), limits) == longest
+    assert longest_episode(a_config(), limits) == longest
 
 
 class Started:
@@ -168,8 +169,8 @@ def test_a_run_whose_checkpoints_are_gone_keeps_its_records(
     started: Any = Started(again)
     if lost:
         with pytest.raises(CheckpointError, match="no checkpoint, and the run has done 3 steps") as caught:
-            asyncio.run(jobs.resume(started, started))
+            asyncio.run(resume(started, started))
         assert caught.value.where == str(again.checkpoints)
     else:
-        asyncio.run(jobs.resume(started, started))
+        asyncio.run(resume(started, started))
     assert len(again.metrics_lines()) == (3 if lost else 0)

@@ -13,16 +13,16 @@ import pytest
 
 from toolrl.config.sections import as_config, with_sections
 from toolrl.errors import EngineError, RunStoppedError
-from toolrl.loop.batches import DataPosition, Demand, SynchronousBatches
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.evaluate import Evaluator
-from toolrl.loop.training import TrainingLoop
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, Score
 from toolrl_plugin_torch.fine_tuning.loop import FineTuningLoop
+from toolrl_plugin_torch.loop.batches import DataPosition, Demand, SynchronousBatches
+from toolrl_plugin_torch.loop.training import TrainingLoop
 from toolrl_plugin_torch.options import SftConfig, TorchOptions
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, FakeWeights, ScriptedEngine, make_task
 

@@ -14,10 +14,10 @@ import transformers
 from pydantic import ValidationError
 
 from toolrl.errors import CheckpointError, ConfigError, ToolrlError
-from toolrl.loop.batches import FixedRows
-from toolrl.loop.saver import Saver
 from toolrl_plugin_torch.adapters.lora import LoraAdapter
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
+from toolrl_plugin_torch.loop.batches import FixedRows
+from toolrl_plugin_torch.loop.saver import Saver
 from toolrl_plugin_torch.options import LoraConfig, ModelConfig, SftConfig
 from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights
 from toolrl_plugin_torch.probe import digests

@@ -20,11 +20,11 @@ import pytest
 import torch
 
 from toolrl.errors import RunStoppedError
-from toolrl.loop.batches import FixedRows
-from toolrl.loop.saver import Saver
 from toolrl_plugin_torch import offload as module
 from toolrl_plugin_torch import optimizer
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
+from toolrl_plugin_torch.loop.batches import FixedRows
+from toolrl_plugin_torch.loop.saver import Saver
 from toolrl_plugin_torch.offload import HostTransfers, Offloaded
 from toolrl_plugin_torch.trainer import PolicyTrainer
 

@@ -16,7 +16,7 @@ from toolrl.rollout.environment import Limits
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout, Rank0Batches
 from toolrl_plugin_torch.sharding.process_group import join
 from toolrl.loop.ranks import OtherRankError, RankError
-from toolrl.loop.batches import DataPosition
+from toolrl_plugin_torch.loop.batches import DataPosition
 from toolrl.types import Group, Message, Task
 
 LIMITS = Limits(max_turn_tokens=1, max_episode_tokens=1)

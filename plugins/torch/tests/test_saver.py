@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from toolrl.errors import CheckpointError
-from toolrl.loop.batches import FixedRows
 from toolrl.loop.ranks import Ranks
-from toolrl.loop.saver import Saver, changes, config_digest
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
+from toolrl_plugin_torch.loop.batches import FixedRows
+from toolrl_plugin_torch.loop.saver import Saver, changes, config_digest
 from toolrl_plugin_torch.options import SftConfig
 
 BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((9, 8, 7, 6), (0, 1, 1, 1))]
@@ -138,7 +138,7 @@ def test_when_a_checkpoint_is_due(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | str, seconds: float, due: bool
 ) -> None:
     now = 5000.0
-    monkeypatch.setattr("toolrl.loop.saver.time.monotonic", lambda: now)
+    monkeypatch.setattr("toolrl_plugin_torch.loop.saver.time.monotonic", lambda: now)
     saver = make_saver(tiny, tmp_path)
     saver.every = SftConfig(from_run="x", save_every=every).save_every
     saver.save()
@@ -186,7 +186,7 @@ def test_what_differs_since_the_checkpoint_is_named(
         saver.before = before
         caplog.clear()
         assert saver.restore() == 1
-        (line,) = [record.getMessage() for record in caplog.records if record.name == "toolrl.loop.saver"]
+        (line,) = [record.getMessage() for record in caplog.records if record.name == "toolrl_plugin_torch.loop.saver"]
         assert line.endswith(said)
 
 

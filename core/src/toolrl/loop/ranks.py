@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from toolrl.errors import ToolrlError
-from toolrl.loop.batches import BatchSource
 from toolrl.rollout.runner import Runner
-from toolrl.rollout.source import GroupSource, RolloutWorkers, SamplesRounds, TakesWeights
+from toolrl.rollout.source import RolloutWorkers, SamplesRounds, TakesWeights
 
 T = TypeVar("T")
 
@@ -119,11 +118,6 @@ class Ranks:
         """The first rank's rollout workers, as all ranks use them together; the other ranks have none."""
         assert workers is not None, "the first rank has them"
         return workers
-
-    def batches(self, runner: Any, make: Callable[[GroupSource], BatchSource]) -> BatchSource:
-        """The batch source that `make` makes of what `runner` or `rollout` gave; of the latter on the first rank, whose
-        groups all get."""
-        return make(runner)
 
     def use_device(self) -> None:
         """To be called in a thread before it computes: torch keeps the current device by thread."""

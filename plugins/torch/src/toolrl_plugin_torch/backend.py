@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from toolrl.assembly import Assembly
 from toolrl.config.model import Config
 from toolrl.loop.ranks import ONE, Ranks
-from toolrl.protocols import AdvantageEstimator, BuildContext, PolicyLoss
-from toolrl.types import Group
+from toolrl.protocols import BuildContext
 from toolrl_plugin_torch.adapters.lora import adapter_base
 from toolrl_plugin_torch.device import choose_kernels, pick_device
 from toolrl_plugin_torch.policy import PolicyModel, load_policy
@@ -58,36 +58,10 @@ class TorchTrainers:
             if (remark := refuse(self._config, source, engine, self._device, ranks)) is not None:
                 logger.warning("%s", remark)
 
-    def policy_trainer(
-        self,
-        model: Any,
-        directory: Path,
-        *,
-        temperature: float,
-        longest: int,
-        estimator: AdvantageEstimator | None = None,
-        custom_loss: PolicyLoss | None = None,
-        ranks: Ranks = ONE,
-    ) -> Any:
-        from toolrl_plugin_torch.trainer import PolicyTrainer
+    async def train(self, assembly: Assembly) -> None:
+        from toolrl_plugin_torch.loop.job import train
 
-        return PolicyTrainer(
-            model,
-            self._sections.trainer,
-            self._sections.algorithm,
-            directory,
-            temperature=temperature,
-            longest=longest,
-            estimator=estimator,
-            custom_loss=custom_loss,
-            ranks=ranks,
-            cpu_offload=self._config.cluster.cpu_offload,
-        )
-
-    def is_flat(self, group: Group) -> bool:
-        from toolrl_plugin_torch.objective.credit import is_flat
-
-        return is_flat(group, self._sections.algorithm)
+        await train(assembly)
 
     @staticmethod
     def base_of(source: str) -> str | None:

@@ -74,4 +74,4 @@ class ServedBackend:
             hint="Set it to `torch`: pip install 'toolrl[train]'.",
         )
 
-    policy_trainer = is_flat = join = _trains_nothing
+    train = join = _trains_nothing

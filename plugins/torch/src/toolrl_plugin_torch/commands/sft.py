@@ -7,9 +7,11 @@ from functools import partial
 
 from toolrl.cli.common import add_run_arguments, read, run_job
 from toolrl.cli.session import run_to_end
+from toolrl.config.model import Config
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
 from toolrl_plugin_torch.commands.own_config import check_trainer
+from toolrl_plugin_torch.options import SftConfig
 
 
 class Sft:
@@ -38,10 +40,31 @@ async def _sft(args: argparse.Namespace) -> int:
         )
     check_trainer(loaded.config, "sft")
     from toolrl.preflight import check_start
-    from toolrl_plugin_torch.fine_tuning.job import check_fine_tuning, fine_tune
 
     data = {"sft.data": settings.data is not None, "data.eval": False}
     check_fine_tuning(loaded.config, settings, overwrite=args.overwrite)
     check_start(loaded, registry, data, resume=args.resume, overwrite=args.overwrite)
+    from toolrl_plugin_torch.fine_tuning.job import fine_tune
+
     job = partial(fine_tune, settings=settings)
     return await run_job(args, loaded, registry, job, data=data, total_steps=settings.steps, resume=args.resume)
+
+
+def check_fine_tuning(config: Config, settings: SftConfig, *, overwrite: bool = False) -> None:
+    """Find out before a model is loaded what fine-tuning lacks. Raises ConfigError, DataError for a run that isn't
+    there; with `overwrite` also for one that would be deleted before it is read."""
+    if settings.probe is not None and config.data.eval is None:
+        raise ConfigError(
+            "sft.probe: needs tasks to probe on, and data.eval names none", hint="Add data.eval or leave sft.probe out."
+        )
+    if settings.from_run is None:
+        return
+    from toolrl.preflight import run_directory
+    from toolrl.runs.folder import RunFolder
+
+    source = RunFolder.open(settings.from_run)
+    if overwrite and source.directory.resolve() == run_directory(config).resolve():
+        raise ConfigError(
+            f"sft.from_run: {settings.from_run!r} is the run that --overwrite deletes",
+            hint="Give the new run another name by --set run.name=NAME.",
+        )

@@ -1,33 +1,29 @@
-"""What `toolrl sft` does with an assembled run, and the checks that come before it."""
+"""What `toolrl sft` does with an assembled run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from toolrl import jobs
 from toolrl.assembly import Assembly
-from toolrl.config.model import Config
 from toolrl.errors import ConfigError
-from toolrl.loop.batches import FixedRows
 from toolrl.loop.data import EndlessOrder
-from toolrl.preflight import run_directory
 from toolrl.runs.folder import RunFolder
 from toolrl.types import Episode
 from toolrl_plugin_torch.fine_tuning.demonstrations import from_episodes
 from toolrl_plugin_torch.fine_tuning.loop import Demonstrations, FineTuningLoop
+from toolrl_plugin_torch.loop.batches import FixedRows
+from toolrl_plugin_torch.loop.job import make_saver, resume, warn_where_done
 from toolrl_plugin_torch.options import SftConfig
+from toolrl_plugin_torch.trainer import SupervisedTrainer
 
 
 async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     """Supervised fine-tuning to `settings.steps`, or until the probe is satisfied. `settings` is the config's `sft`."""
-    from toolrl_plugin_torch.trainer import SupervisedTrainer
-
-    check_fine_tuning(assembly.config, settings)
     evaluator = assembly.evaluator()
     demonstrations = find_demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.model, settings, assembly.folder.directory)
-    saver = jobs.make_saver(
+    saver = make_saver(
         assembly,
         trainer,
         FixedRows(settings.batch_size),
@@ -35,8 +31,8 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
         keep=settings.keep_checkpoints,
         every=settings.save_every,
     )
-    await jobs.resume(assembly, saver)
-    jobs.warn_where_done(trainer.step, settings.steps, "sft.steps")
+    await resume(assembly, saver)
+    warn_where_done(trainer.step, settings.steps, "sft.steps")
     loop = FineTuningLoop(
         settings=settings,
         trainer=trainer,
@@ -51,23 +47,6 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     assembly.phase.begin("fine-tuning")
     accuracy = await loop.run()
     return {"steps": trainer.step} | ({"accuracy": accuracy} if accuracy is not None else {})
-
-
-def check_fine_tuning(config: Config, settings: SftConfig, *, overwrite: bool = False) -> None:
-    """Find out before a model is loaded what fine-tuning lacks. Raises ConfigError, DataError for a run that isn't
-    there; with `overwrite` also for one that would be deleted before it is read."""
-    if settings.probe is not None and config.data.eval is None:
-        raise ConfigError(
-            "sft.probe: needs tasks to probe on, and data.eval names none", hint="Add data.eval or leave sft.probe out."
-        )
-    if settings.from_run is None:
-        return
-    source = RunFolder.open(settings.from_run)
-    if overwrite and source.directory.resolve() == run_directory(config).resolve():
-        raise ConfigError(
-            f"sft.from_run: {settings.from_run!r} is the run that --overwrite deletes",
-            hint="Give the new run another name by --set run.name=NAME.",
-        )
 
 
 def find_demonstrations(assembly: Assembly, settings: SftConfig) -> Demonstrations:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from toolrl.errors import RunStoppedError
 from toolrl.loop.data import EndlessOrder
-from toolrl.loop.update_thread import SavedLoop
 from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment
 from toolrl.types import Task
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task
+from toolrl_plugin_torch.loop.update_thread import SavedLoop
 from toolrl_plugin_torch.options import SftConfig
 
 

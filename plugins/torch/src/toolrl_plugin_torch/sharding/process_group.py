@@ -25,11 +25,10 @@ import torch
 import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError, first_line
-from toolrl.loop.batches import BatchSource
 from toolrl.loop.ranks import TOKEN, LostRanksError, OtherRankError, RankError, Ranks
-from toolrl.rollout.source import GroupSource, RolloutWorkers
+from toolrl.rollout.source import RolloutWorkers
 from toolrl_plugin_torch.device import pick_device
-from toolrl_plugin_torch.sharding.rank_rollout import Rank0Batches, Rank0Rollout, SharedRunner
+from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout, SharedRunner
 from toolrl_plugin_torch.sharding.rendezvous import rendezvous, shared_token
 
 T = TypeVar("T")
@@ -238,11 +237,6 @@ class ProcessGroup(Ranks):
 
     def rollout(self, workers: RolloutWorkers | None) -> Rank0Rollout:
         return Rank0Rollout(self, workers)
-
-    def batches(self, runner: Any, make: Callable[[GroupSource], BatchSource]) -> BatchSource:
-        if not isinstance(runner, Rank0Rollout):
-            return make(runner)
-        return Rank0Batches(self, make(runner.sampler) if runner.sampler is not None else None)
 
     def use_device(self) -> None:
         if self.device == "cuda":

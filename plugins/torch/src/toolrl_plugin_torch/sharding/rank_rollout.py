@@ -15,13 +15,13 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from toolrl.loop.batches import BatchSource, DataPosition
 from toolrl.loop.ranks import Ranks
 from toolrl.protocols import WeightSource
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.runner import Runner
 from toolrl.rollout.source import RolloutWorkers
 from toolrl.types import Group, Task
+from toolrl_plugin_torch.loop.batches import BatchSource, DataPosition
 
 
 class SharedRunner(Runner):

@@ -1,7 +1,7 @@
 """Batch sources: they sample a step's groups before each update, or beside training.
 
 `SynchronousBatches` samples a step's groups, and nothing while they are trained on: every token is of the version that
-is trained. `toolrl.loop.overlap` samples while the trainer works.
+is trained. `toolrl_plugin_torch.loop.overlap` samples while the trainer works.
 
 With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) flat groups, which carry no signal, are set aside, and
 the next rows of data take their place.

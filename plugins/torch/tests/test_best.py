@@ -12,10 +12,39 @@ import pytest
 from toolrl.config.model import Config, TrainerFrame
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.loop import best as module
-from toolrl.loop.batches import FixedRows
 from toolrl.loop.best import Best, better, read_best, write_best
 from toolrl.loop.checkpoints import find_checkpoint, list_checkpoints, verify
-from toolrl.loop.saver import Saver, config_digest
+from toolrl_plugin_torch.loop.batches import FixedRows
+from toolrl_plugin_torch.loop.saver import Saver, config_digest
+
+
+class FakeTrainer:
+    """Writes the files of a checkpoint, and says which it took up."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.whole = True
+        self.loaded: Path | None = None
+
+    def gather_state(self, directory: Path) -> None:
+        return None
+
+    def save(self, folder: Path, gathered: Any) -> None:
+        (folder / "config.json").write_text("{}")
+        (folder / "tokenizer.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(bytes(range(250)))
+        (folder / "trainer" / "state.pt").write_bytes(bytes(range(200)))
+
+    def saved_bytes(self) -> int:
+        return 2**19
+
+    def load(self, folder: Path, step: int) -> None:
+        self.loaded, self.step = folder, step
+
+
+@pytest.fixture
+def trainer() -> FakeTrainer:
+    return FakeTrainer()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +168,7 @@ def test_a_kill_between_the_checkpoint_and_its_record_is_made_up_for(
     one.trainer.step = 2
     assert one.judge(2, {"accuracy": 0.5})
     with monkeypatch.context() as patch:
-        patch.setattr("toolrl.loop.saver.write_best", killed)
+        patch.setattr("toolrl_plugin_torch.loop.saver.write_best", killed)
         with pytest.raises(Killed):
             one.save()
     assert names(one) == ["step-000001", "step-000002"], "the old best stays until the new one is on record"

@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toolrl.loop.batches import DataPosition, Demand, nothing_to_learn
 from toolrl.loop.data import EndlessOrder
 from toolrl.rollout.source import GroupSource
 from toolrl.runs.records import episode_from_json, episode_to_json
 from toolrl.types import Group, Task
+from toolrl_plugin_torch.loop.batches import DataPosition, Demand, nothing_to_learn
 
 
 @dataclass

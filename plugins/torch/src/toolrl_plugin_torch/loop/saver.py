@@ -16,7 +16,6 @@ from toolrl.config.model import save_seconds
 from toolrl.config.paths import format_path
 from toolrl.config.problems import show_value
 from toolrl.errors import CheckpointError
-from toolrl.loop.batches import DataPosition, KeepsPosition
 from toolrl.loop.best import Best, better, read_best, write_best
 from toolrl.loop.checkpoints import (
     LoopState,
@@ -29,7 +28,8 @@ from toolrl.loop.checkpoints import (
     step_of,
 )
 from toolrl.loop.ranks import ONE, Ranks
-from toolrl.protocols import Trainer
+from toolrl_plugin_torch.loop.batches import DataPosition, KeepsPosition
+from toolrl_plugin_torch.loop.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 _FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")

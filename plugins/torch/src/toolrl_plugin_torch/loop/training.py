@@ -15,11 +15,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from toolrl.config.model import Config
-from toolrl.loop.batches import BatchSource, staleness_metrics
 from toolrl.loop.metrics import episode_metrics
-from toolrl.loop.update_thread import SavedLoop
 from toolrl.protocols import Rests, StepReport
 from toolrl.types import Group
+from toolrl_plugin_torch.loop.batches import BatchSource, staleness_metrics
+from toolrl_plugin_torch.loop.update_thread import SavedLoop
 
 
 @dataclass(kw_only=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from toolrl.loop.evaluate import Evaluator
-from toolrl.loop.saver import Saver
 from toolrl.plugins.events import Events
-from toolrl.protocols import Trainer
 from toolrl.rollout.source import TakesWeights
 from toolrl.runs.status import RunPhase
+from toolrl_plugin_torch.loop.saver import Saver
+from toolrl_plugin_torch.loop.trainer import Trainer
 
 P = ParamSpec("P")
 T = TypeVar("T")

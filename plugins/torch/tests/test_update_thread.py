@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from toolrl.loop.update_thread import UpdateThread
+from toolrl_plugin_torch.loop.update_thread import UpdateThread
 
 
 async def test_a_result_comes_back_and_the_loop_goes_on_meanwhile() -> None:

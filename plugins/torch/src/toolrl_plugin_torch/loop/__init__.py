@@ -1,0 +1,1 @@
+"""The loop of reinforcement learning: batches, updates, evaluations, checkpoints."""
