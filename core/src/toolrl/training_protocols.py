@@ -1,8 +1,8 @@
-"""Protocols of training: a plugin of the kind `trainers` gives a model, and trainers that update it from episodes;
-others give advantages and losses.
+"""Protocols of training: a plugin of the kind `trainers` gives a model, and trains it from episodes; others give
+advantages and losses.
 
-Core's loop (`toolrl.loop`) knows no tensors. It asks a `Trainer` for updates, hands the weights on as a `WeightSource`,
-and decides when and where a checkpoint is written.
+Core knows no tensors. It assembles a run, hands the model's weights to the engine as a `WeightSource`, and leaves the
+updates, and when to save, to the trainer.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class TrainerBackend(Protocol):
         ...
 
     async def train(self, assembly: Assembly) -> None:
-        """`toolrl train`: from the run's last checkpoint, where `assembly.resume` says so, to `trainer.steps`. Evaluates
-        and saves as the config says; where it is cancelled, it saves the last complete step."""
+        """`toolrl train`: from the run's last checkpoint, where `assembly.resume` says so, to `trainer.steps`.
+        Evaluates and saves as the config says; where it is cancelled, it saves the last complete step."""
         ...
 
     @staticmethod

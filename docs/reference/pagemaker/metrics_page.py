@@ -15,7 +15,8 @@ from pagemaker.source import module_doc, tree
 
 MODULES = (
     "loop.data", "torch:loop.batches", "torch:loop.overlap", "torch:loop.training", "loop.evaluate",
-    "torch:fine_tuning.loop",    "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss", "torch:objective.credit",
+    "torch:fine_tuning.loop", "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss",
+    "torch:objective.credit",
     "ray:worker_pool", "tools.restart_counts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""

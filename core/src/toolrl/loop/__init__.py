@@ -1,1 +1,1 @@
-"""The loop of a run: order of the data, supply of groups, evaluation, when to save. It asks a trainer for updates."""
+"""What the loop of every run needs, whoever trains: order of the data, evaluation, metrics, checkpoints, ranks."""

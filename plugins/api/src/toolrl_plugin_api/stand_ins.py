@@ -128,4 +128,4 @@ class NoTrainer:
             hint="To train, take an engine that samples tokens, such as `transformers`.",
         )
 
-    policy_trainer = fine_tuner = is_flat = export = join = _trains_nothing
+    train = join = _trains_nothing
