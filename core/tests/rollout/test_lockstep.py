@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.errors import EngineError
+from toolrl.parsing.items import tool_messages
+from toolrl.protocols import Outcome
 from toolrl.rollout import lockstep
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.lockstep import Lockstep
@@ -69,7 +71,7 @@ class Company(ScriptedEngine):
         await super().close(session)
 
 
-def rounds(seed: int, lengths: Mapping[str, int], concurrency: int, size: int) -> Company:
+def rounds(seed: int, lengths: Mapping[str, int], concurrency: int, size: int, **fields: Any) -> Company:
     """One round whose episodes make as many calls as their task says, by tools that take any time."""
     chance = random.Random(seed)
 
@@ -95,6 +97,7 @@ def rounds(seed: int, lengths: Mapping[str, int], concurrency: int, size: int) -
         FakeChatFormat(),
         ToolBox([ToolEntry("wait", toolset)]),
         max_turns=99,
+        **fields,
     )
     runner = Runner(engine, {"default": env}, concurrency=concurrency, lockstep=True)
     asyncio.run(runner.run(tasks, size, LIMITS, round_id="train-1"))
@@ -119,6 +122,24 @@ def test_the_waves_are_the_same_however_long_things_take(
     assert all(wave == sorted(wave) and len(wave) <= concurrency for wave in one.waves)
     asked = [session for wave in one.waves for session in wave]
     assert len(asked) == sum(count + 1 for count in calls) * size
+
+
+class Loop:
+    """A harness with the turn loop's own behaviour, and a helper."""
+
+    async def play(self, task: Any, model: Any, episode: Any) -> Outcome:
+        messages = [*task.messages]
+        while (turn := await model.ask(messages)).items:
+            messages += [turn.message, *tool_messages(await episode.tools.answer(turn.items))]
+            await model.ask(task.messages, role="helper")
+        return Outcome()
+
+
+def test_the_waves_of_harnesses_are_the_same() -> None:
+    lengths = {"t0": 2, "t1": 0, "t2": 3}
+    one, other = (rounds(seed, lengths, 3, 2, harness=Loop()) for seed in (1, 101))
+    assert one.events == other.events
+    assert sum(map(len, one.waves)) == 2 * sum(2 * count + 1 for count in lengths.values())
 
 
 def test_a_wave_is_as_large_as_what_is_in_flight() -> None:
