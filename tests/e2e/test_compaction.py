@@ -44,4 +44,6 @@ def test_each_compaction_is_one_more_trajectory(own_place: Any, read_report: Cal
 def test_a_parser_that_answers_inside_the_turn_is_refused(own_place: Any) -> None:
     done = own_place.toolrl("train", own_place.config(changes(parser="tir")), "--json")
     assert done.returncode != 0
-    assert "environments.default.history: the parser 'tir' puts results inside the turn" in done.stderr
+    error = done.json()["error"]
+    assert error["where"] == "environments.default.history"
+    assert "the parser 'tir' puts results inside the turn" in error["message"]

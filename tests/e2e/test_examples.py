@@ -32,6 +32,10 @@ def test_pictures(run: Any, tmp_path: Path) -> None:
     run("geo3k", tmp_path, "pyarrow", "PIL", "toolrl_plugin_geo3k", "toolrl_plugin_qwen")
 
 
+def test_compaction(run: Any, tmp_path: Path) -> None:
+    run("compaction", tmp_path, "toolrl_plugin_history", "toolrl_plugin_calculator", "toolrl_plugin_math")
+
+
 def test_areals_tool_integrated_reasoning(run: Any, tmp_path: Path) -> None:
     run("tir", tmp_path, "math_verify", "toolrl_plugin_areal", "toolrl_plugin_python", "toolrl_plugin_calculator")
 

@@ -122,8 +122,8 @@ class RewritesHistory(Protocol):
     async def rewrite(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], tokens: int, limit: int
     ) -> Sequence[Message] | None:
-        """The messages for the next turn, or None to go on with these. Asked before each turn but the first that begins
-        with a message, also where the history no longer fits. `messages` are all so far, the answers to the last turn
-        included; with `tools` their prompt has so many `tokens`, and `limit` tokens fit into a trajectory. Meanwhile
-        `EpisodeContext.model` may be asked about them: a question that begins with them extends their trajectory."""
+        """The messages for the next turn, or None to go on with these. Asked before each turn that a message begins,
+        except the first; also where the history no longer fits. `messages` are all so far, the answers to the last turn
+        included. Their prompt, with `tools`, has so many `tokens`; a trajectory has `limit` at most. Meanwhile
+        `EpisodeContext.model` may be asked: a question that begins with `messages` extends their trajectory."""
         ...

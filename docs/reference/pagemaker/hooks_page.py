@@ -13,7 +13,7 @@ _INTRO = """\
 The file is `core/src/toolrl/hookspecs.py`. How to write a plugin: [write a plugin](../howto/write-a-plugin.md). The
 data that components are handed: [types](types.md)."""
 
-_WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply"),
+_WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply", "RewritesHistory"),
          "RolloutEngine": ("ChatEngine", "WeightSource", "HoldsStill", "Rests"),
          "ChatFormat": ("ChecksTools",),
          "ToolParser": ("ReadsTokens", "StopsByTools"),

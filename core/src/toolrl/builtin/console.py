@@ -198,7 +198,7 @@ class ConsoleObserver:
 def episode_text(episode: Episode, characters: int) -> Text:
     """An episode for the terminal: each writer in a colour, then how it ended."""
     text = Text()
-    for message in episode.messages:
+    for message in episode.trajectories[0].messages if episode.trajectories else ():
         if message.role == "assistant":
             break
         _append(text, message.role, message.content, _STYLES["prompt"])

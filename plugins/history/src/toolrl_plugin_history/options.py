@@ -50,7 +50,7 @@ class SummariseOptions(BaseModel, extra="forbid"):
         description="Sum up when the history has so many tokens: a number, or up to 1 a share of "
         "`rollout.max_episode_tokens`. Earlier where `prompt` and `max_tokens` wouldn't fit any more.",
     )
-    max_tokens: int = Field(512, ge=1, description="Tokens of a summary at most.")
+    max_tokens: int = Field(512, ge=1, description="Tokens of a summary at most, its thinking included.")
     prompt: str = Field(QUESTION, min_length=1, description="The user message that asks for the summary.")
     message: Annotated[str, AfterValidator(_with_summary)] = Field(
         SUMMARY, description="What is put behind the task, with the summary in the place of `{summary}`."

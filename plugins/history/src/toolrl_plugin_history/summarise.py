@@ -45,11 +45,11 @@ class _Summaries(Session):
     ) -> Sequence[Message] | None:
         """See `RewritesHistory`."""
         turns = [place for place, message in enumerate(messages) if message.role == "assistant"]
-        if not self._task:
+        if not self._task and turns:
             self._task = tuple(messages[: turns[-1]])  # Asked for the first time, so there is one turn.
         opening = len(self._task)
         turns = [place for place in turns if place >= opening]
-        if tokens < min(in_tokens(self._options.at_tokens, limit), limit - self._policy.room):
+        if not turns or tokens < min(in_tokens(self._options.at_tokens, limit), limit - self._policy.room):
             return None
         end = len(messages) if tokens + self._policy.room <= limit else turns[-1]
         kept = min([end, *turns[-self._options.keep :][: self._options.keep]])
