@@ -35,17 +35,22 @@ def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
     wanted = body.get("response_format")
     if wanted is not None and read_object(wanted, "response_format").get("type") != "text":
         raise RefusedError.invalid("response_format is not supported: describe the format in the prompt")
-    items = read_list(body.get("messages"), "messages")
-    if not items:
-        raise RefusedError.invalid("messages is empty")
     tools = read_list(body.get("tools"), "tools")
     return Question(
-        messages=named_tools(_message(item, f"messages[{index}]") for index, item in enumerate(items)),
+        messages=read_messages(body.get("messages"), "messages"),
         tools=[read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
         model=str(body.get("model")),
         max_tokens=read_limit(body, "max_completion_tokens", "max_tokens"),
         stop=read_stop(body.get("stop"), "stop"),
     )
+
+
+def read_messages(value: Any, where: str) -> list[Message]:
+    """Messages in OpenAI's form. Raises RefusedError for what they can't hold, and where there are none."""
+    items = read_list(value, where)
+    if not items:
+        raise RefusedError.invalid(f"{where} is empty")
+    return named_tools(_message(item, f"{where}[{index}]") for index, item in enumerate(items))
 
 
 def _message(item: Json, where: str) -> Message:

@@ -14,16 +14,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Outcome
 from toolrl.tools.cancellation import uninterrupted
-from toolrl.types import Task
 from toolrl_common import process_guard
-from toolrl_plugin_gateway.harness import MODEL, GatewayHarness, as_json
+from toolrl_plugin_gateway.harness import MODEL, AgentError, GatewayHarness, describe
 from toolrl_plugin_gateway.options import CommandOptions
 from toolrl_plugin_gateway.session import Session
 
@@ -34,10 +33,6 @@ _MOST_OUTPUT = 1 << 20
 """Bytes of stdout, and of stderr, that are kept: the last ones."""
 _SHOWN = 2000
 """Characters of output in a message."""
-
-
-class AgentError(Exception):
-    """A process that ended with another status than 0."""
 
 
 class CommandHarness(GatewayHarness):
@@ -58,12 +53,16 @@ class CommandHarness(GatewayHarness):
             raise ConfigError(f"there is no program {' '.join(words[:1])!r} on PATH", where=f"{context.where}.command")
         if options.folder is not None and not Path(options.folder).is_dir():
             raise ConfigError(f"there is no folder {options.folder!r}", where=f"{context.where}.folder")
-        self.places = asyncio.Semaphore(options.processes)
+        self._places = asyncio.Semaphore(options.processes)
+
+    def place(self, session: Session) -> AbstractAsyncContextManager[Any]:
+        """See GatewayHarness."""
+        return self._places
 
     async def run(self, session: Session) -> Outcome:
         """See GatewayHarness. Raises AgentError."""
         async with self._folder(session.context.episode_id) as folder:
-            task = _describe(session.task)
+            task = describe(session.task)
             prompt = next((it["content"] for it in reversed(task["messages"]) if it["role"] == "user"), "")
             files = folder.parent
             (files / "task.json").write_text(json.dumps(task, ensure_ascii=False))
@@ -121,11 +120,6 @@ class CommandHarness(GatewayHarness):
         finally:
             if self._kept is None:
                 await uninterrupted(asyncio.to_thread(shutil.rmtree, parent, ignore_errors=True))
-
-
-def _describe(task: Task) -> dict[str, Any]:
-    """A task as an agent may know it: neither its answer nor other columns of its row."""
-    return {"id": task.id, "messages": as_json(task.messages)}
 
 
 async def _ended(words: list[str], stdin: Path, folder: Path, env: Mapping[str, str]) -> tuple[int, str, str]:

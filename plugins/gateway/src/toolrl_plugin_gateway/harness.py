@@ -11,12 +11,17 @@ from typing import Any
 from toolrl.protocols import BuildContext, EpisodeContext, Model, Outcome
 from toolrl.types import Message, Score, Task
 from toolrl_plugin_gateway.chat_completions import write_message
+from toolrl_plugin_gateway.dialect import Json
 from toolrl_plugin_gateway.options import HarnessOptions
 from toolrl_plugin_gateway.server import Gateway
 from toolrl_plugin_gateway.session import Session
 
 MODEL = "agent"
 """The model's name that agents are given."""
+
+
+class AgentError(Exception):
+    """An agent that failed elsewhere."""
 
 
 class GatewayHarness(ABC):
@@ -26,8 +31,6 @@ class GatewayHarness(ABC):
         self.limits = options
         self.where = context.where
         self.gateway = Gateway(options.roles)
-        self.places: AbstractAsyncContextManager[Any] = nullcontext()
-        """Held while an agent plays; the time limit begins when it is."""
 
     async def start(self) -> None:
         """Listen, on this machine alone."""
@@ -36,6 +39,10 @@ class GatewayHarness(ABC):
     async def stop(self) -> None:
         """Close all connections."""
         await self.gateway.stop()
+
+    def place(self, session: Session) -> AbstractAsyncContextManager[Any]:
+        """Held while the agent plays; its time begins when it is."""
+        return nullcontext()
 
     @abstractmethod
     async def run(self, session: Session) -> Outcome:
@@ -47,17 +54,19 @@ class GatewayHarness(ABC):
             outcome = await self._outcome(session)
         if session.failure is not None:
             raise session.failure
-        score = outcome.score or Score(session.reward or 0.0)
+        score = outcome.score or session.score or Score(0.0)
         counts = {name: float(count) for name, count in session.counts.items()}
         return replace(outcome, score=replace(score, metrics={**counts, **score.metrics}))
 
     async def _outcome(self, session: Session) -> Outcome:
-        limit = asyncio.timeout(self.limits.time_limit)
+        limit: asyncio.Timeout | None = None
         try:
-            async with self.places, limit:
-                outcome = await self.run(session)
+            async with self.place(session):
+                limit = asyncio.timeout(self.limits.time_limit)
+                async with limit:
+                    outcome = await self.run(session)
         except Exception:
-            if limit.expired():
+            if limit is not None and limit.expired():
                 return Outcome(stop="timeout")
             if session.failure is not None or session.stop is not None:
                 return Outcome(stop=session.stop or "error")  # It gave up where the model refused.
@@ -67,6 +76,11 @@ class GatewayHarness(ABC):
         return replace(outcome, stop=session.stop) if session.stop and outcome.stop == "no_call" else outcome
 
 
-def as_json(messages: tuple[Message, ...]) -> list[dict[str, Any]]:
+def as_json(messages: tuple[Message, ...]) -> list[Json]:
     """Messages in OpenAI's form."""
     return [write_message(message) for message in messages]
+
+
+def describe(task: Task) -> Json:
+    """A task as an agent may know it: neither its answer nor other columns of its row."""
+    return {"id": task.id, "messages": as_json(task.messages)}

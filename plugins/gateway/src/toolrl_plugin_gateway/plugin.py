@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from toolrl import Component, hookimpl
 
 if TYPE_CHECKING:
-    from toolrl.protocols import Harness
+    from toolrl.protocols import Command, Harness
 
 _PACKAGE = "toolrl_plugin_gateway"
 
 
 @hookimpl
 def toolrl_harnesses() -> Iterator[Component[Harness]]:
-    """The harnesses `python` and `command`."""
+    """The harnesses `python`, `command` and `external`."""
     yield Component(
         "python",
         f"{_PACKAGE}.python_harness:PythonHarness",
@@ -27,4 +27,20 @@ def toolrl_harnesses() -> Iterator[Component[Harness]]:
         f"{_PACKAGE}.command_harness:CommandHarness",
         summary="A command plays the episodes, each in a process of its own.",
         options=f"{_PACKAGE}.options:CommandOptions",
+    )
+    yield Component(
+        "external",
+        f"{_PACKAGE}.external:ExternalHarness",
+        summary="Offers the episodes over HTTP to an agent that runs elsewhere.",
+        options=f"{_PACKAGE}.options:ExternalOptions",
+    )
+
+
+@hookimpl
+def toolrl_commands() -> Iterator[Component[Command]]:
+    """The command `toolrl gateway serve`."""
+    yield Component(
+        "serve",
+        f"{_PACKAGE}.serve:Serve",
+        summary="A model behind an API, for agents that run elsewhere; episodes are scored.",
     )

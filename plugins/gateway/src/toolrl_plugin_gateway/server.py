@@ -13,21 +13,22 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 from aiohttp import web
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import EpisodeContext, Model
-from toolrl.types import Task
+from toolrl.types import Score, Task
 from toolrl_plugin_gateway import anthropic_messages, chat_completions, responses
 from toolrl_plugin_gateway.dialect import Dialect, Json, RefusedError, encode_events
 from toolrl_plugin_gateway.session import Reply, Session
 
 KEEP_ALIVE_SECONDS = 10.0
 """Between two comments in a stream whose turn is being sampled."""
-IDLE_SECONDS = 10.0
-"""After which a connection without a request is closed: longer than clients keep theirs."""
+IDLE_SECONDS = 30.0
+"""After which a connection without a request is closed. Clients keep theirs for 5 s, and may be busy when they send."""
 LARGEST_REQUEST = 64 << 20
 """Bytes."""
 _ENDED = 10_000
@@ -42,6 +43,7 @@ class Gateway:
     def __init__(self, roles: Mapping[str, str]) -> None:
         """`roles`: who is asked by a model's name."""
         self._roles = roles
+        self._numbers = count()
         self._sessions: dict[str, Session] = {}
         self._ended: deque[str] = deque(maxlen=_ENDED)
         self.url = ""
@@ -84,7 +86,7 @@ class Gateway:
     @asynccontextmanager
     async def session(self, task: Task, model: Model, context: EpisodeContext) -> AsyncIterator[Session]:
         """One episode, whose requests are answered until this is left."""
-        session = Session(task, model, context, self._roles)
+        session = Session(str(next(self._numbers)), task, model, context, self._roles)
         self._sessions[session.key] = session
         try:
             yield session
@@ -97,8 +99,7 @@ class Gateway:
 
     def _session(self, request: web.Request) -> Session:
         """The episode of a request. Raises RefusedError."""
-        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        key = request.headers.get("x-api-key") or bearer
+        key = read_key(request)
         if key in self._sessions:
             return self._sessions[key]
         if key in self._ended:
@@ -113,7 +114,7 @@ class Gateway:
         """The route of a dialect's questions."""
 
         async def answer(request: web.Request, session: Session) -> web.StreamResponse:
-            body = await _body(request)
+            body = await read_body(request)
             digest = hashlib.blake2b(request.path.encode() + await request.read(), digest_size=16).digest()
             retried = request.headers.get("x-stainless-retry-count", "0") != "0"
             key = request.headers.get("Idempotency-Key")
@@ -184,14 +185,25 @@ class Gateway:
         return web.json_response({"object": "list", "data": models})
 
     async def _reward(self, request: web.Request, session: Session) -> web.Response:
-        reward = (await _body(request)).get("reward")
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise RefusedError.invalid(f'the body has no finite number: expected {{"reward": 1.0}}, got {reward!r:.80}')
-        session.reward = float(reward)
-        return web.json_response({"reward": reward})
+        session.score = read_reward(await read_body(request))
+        return web.json_response({"reward": session.score.value})
 
 
-async def _body(request: web.Request) -> Json:
+def read_key(request: web.Request) -> str:
+    """The key that a request carries; empty where it has none."""
+    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+    return request.headers.get("x-api-key") or bearer
+
+
+def read_reward(body: Json) -> Score:
+    """The agent's own reward of its episode. Raises RefusedError."""
+    reward = body.get("reward")
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        raise RefusedError.invalid(f'the body has no finite number: expected {{"reward": 1.0}}, got {reward!r:.80}')
+    return Score(float(reward))
+
+
+async def read_body(request: web.Request) -> Json:
     """Raises RefusedError for anything but a JSON object."""
     try:
         body = json.loads(await request.read())

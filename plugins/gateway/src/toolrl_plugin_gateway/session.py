@@ -12,7 +12,7 @@ from typing import Any
 
 from toolrl.errors import ChatFormatError, ContextFullError, EpisodeEndedError, ToolError, TurnsExhaustedError
 from toolrl.protocols import EpisodeContext, Model
-from toolrl.types import Message, StopReason, Task
+from toolrl.types import Message, Score, StopReason, Task
 from toolrl_plugin_gateway.dialect import IGNORED, Answer, Dialect, Json, Question, RefusedError
 
 CLOSE_SECONDS = 1.0
@@ -32,6 +32,8 @@ class Reply:
 class Session:
     """One episode behind the gateway. `key` is what its requests carry."""
 
+    id: str
+    """Unique among those of its gateway."""
     task: Task
     model: Model
     context: EpisodeContext
@@ -40,7 +42,7 @@ class Session:
     key: str = field(default_factory=lambda: f"sk-toolrl-{secrets.token_hex(16)}")
     counts: Counter[str] = field(default_factory=Counter)
     """`requests`, `replayed`, `refused`, `lost`, `ignored/<field>`."""
-    reward: float | None = None
+    score: Score | None = None
     """What the agent itself reported."""
     stop: StopReason | None = None
     """The limit for which the last question was refused."""
@@ -119,10 +121,11 @@ class Session:
             reply.task.cancel()
         if self._replies:
             await asyncio.wait([reply.task for reply in self._replies.values()])
-        if self.handlers:
-            await asyncio.wait(self.handlers, timeout=CLOSE_SECONDS)
-        for handler in list(self.handlers):
-            handler.cancel()
+        for _ in range(2):
+            if self.handlers:
+                await asyncio.wait(self.handlers, timeout=CLOSE_SECONDS)
+            for handler in self.handlers:
+                handler.cancel()
 
 
 def _gone(task: asyncio.Task[Json]) -> bool:

@@ -1,0 +1,170 @@
+"""The command `toolrl gateway serve CONFIG`: episodes that an agent elsewhere begins, plays and ends.
+
+POST /episodes              {"task": a row of data.train by its number, or {"messages": …, "answer": …}}
+POST /episodes/<id>/end     the scored episode
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import web
+
+from toolrl.cli.common import add_run_arguments, read, run_job
+from toolrl.cli.session import run_to_end
+from toolrl.protocols import BuildContext, StepReport
+from toolrl.types import Episode, Task
+from toolrl_plugin_gateway.chat_completions import read_messages
+from toolrl_plugin_gateway.dialect import Json, RefusedError, read_object
+from toolrl_plugin_gateway.external import ExternalHarness
+from toolrl_plugin_gateway.options import ExternalOptions
+from toolrl_plugin_gateway.server import read_body
+from toolrl_plugin_gateway.session import Session
+
+if TYPE_CHECKING:
+    from toolrl.assembly import Assembly
+    from toolrl.rollout.source import GroupSource
+
+ROUND = "served"
+
+
+class Serve:
+    """The command."""
+
+    example = "toolrl gateway serve grpo.yaml --port 8000"
+
+    def __init__(self, options: None, context: BuildContext) -> None: ...
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add arguments."""
+        add_run_arguments(parser, resume=False)
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+        parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+        parser.add_argument("--key", help="what requests for episodes carry (default: a random one, which is printed)")
+        parser.add_argument("--time-limit", type=float, default=600.0, help="seconds of an episode (default: 600)")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Serve until SIGINT or SIGTERM; the exit status."""
+        return run_to_end(_serve(args))
+
+
+async def _serve(args: argparse.Namespace) -> int:
+    data = {"data.train": False}
+    loaded, registry = read(args, data)
+    options = ExternalOptions(host=args.host, port=args.port, key=args.key, time_limit=args.time_limit)
+    return await run_job(args, loaded, registry, partial(serve, options=options), data=data)
+
+
+async def serve(assembly: Assembly, options: ExternalOptions) -> dict[str, Any]:
+    """Serve episodes of an assembled run, until this is cancelled."""
+    server = EpisodeServer(assembly, options)
+    for name, environment in assembly.environments.items():
+        assembly.environments[name] = dataclasses.replace(environment, harness=server)
+    assembly.events.run_start()
+    try:
+        await server.start()
+        print(f"serving at {server.gateway.url}\nkey: {server.key}", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        await server.stop()
+        assembly.events.step_end(StepReport(0, "rollout", {"episodes": float(server.ended)}))
+    return {}
+
+
+class EpisodeServer(ExternalHarness):
+    """Plays the episodes that a client begins."""
+
+    def __init__(self, assembly: Assembly, options: ExternalOptions) -> None:
+        super().__init__(options, BuildContext("serve", where="--key"))
+        self._assembly = assembly
+        self._runner = cast("GroupSource", assembly.runner)  # One rank, which samples itself.
+        self._gate = self._runner.gate()
+        self._numbers = count()
+        self._begun: dict[str, asyncio.Future[Session]] = {}
+        """By the episode's id in its run."""
+        self._episodes: dict[str, asyncio.Task[Episode]] = {}
+        """By the session's id."""
+        self.ended = 0
+        """How many episodes."""
+
+    async def start(self) -> None:
+        """Listen where the options say."""
+        self.gateway.app.router.add_route("POST", "/episodes", self.of_run(self._begin))
+        await super().start()
+
+    async def stop(self) -> None:
+        """Cancel what is played."""
+        for episode in self._episodes.values():
+            episode.cancel()
+        await asyncio.gather(*self._episodes.values(), return_exceptions=True)
+        await super().stop()
+
+    @asynccontextmanager
+    async def _taken(self, session: Session) -> AsyncIterator[None]:
+        self._begun[session.context.episode_id].set_result(session)
+        yield
+
+    async def _begin(self, request: web.Request) -> web.Response:
+        number = next(self._numbers)
+        task = self._task((await read_body(request)).get("task"), number)
+        name = f"{ROUND}/{number}/{task.id}#0"
+        begun = self._begun[name] = asyncio.get_running_loop().create_future()
+        episode = asyncio.create_task(self._played(task, number))
+        await asyncio.wait([begun, episode], return_when=asyncio.FIRST_COMPLETED)
+        del self._begun[name]
+        if not begun.done():
+            failure = episode.result().failure
+            raise RefusedError.invalid(f"the episode didn't begin: {failure.message if failure else 'it has ended'}")
+        session = begun.result()
+        self._episodes[session.id] = episode
+        return web.json_response(self.take(session, request))
+
+    def _task(self, given: Any, number: int) -> Task:
+        """A row of data.train, or a task of the client's own. Raises RefusedError."""
+        if isinstance(given, int):
+            rows = self._assembly.dataset("train")
+            if not 0 <= given < len(rows):
+                raise RefusedError.invalid(f"task is {given}, and data.train has {len(rows)} rows")
+            return rows[given]
+        row = read_object(given, "task")
+        known = {"id", "messages", "answer", "environment"}
+        extra = {name: value for name, value in row.items() if name not in known}
+        messages = tuple(read_messages(row.get("messages"), "task.messages"))
+        return Task(str(row.get("id", number)), messages, row.get("answer"), row.get("environment"), extra=extra)
+
+    async def _played(self, task: Task, number: int) -> Episode:
+        group = await self._runner.group(task, number, 1, self._assembly.limits, round_id=ROUND, gate=self._gate)
+        self._runner.notify([group])
+        self.ended += 1
+        return group.episodes[0]
+
+    async def _end(self, request: web.Request) -> web.Response:
+        name = request.match_info["id"]
+        if name not in self._episodes:
+            raise RefusedError(404, "not_found", f"there is no episode {name!r}")
+        if not self._episodes[name].done():
+            await self.end(request)
+        return web.json_response(_summary(await self._episodes.pop(name)))
+
+
+def _summary(episode: Episode) -> Json:
+    """What a client gets of a scored episode."""
+    return {
+        "id": episode.id,
+        "reward": episode.reward,
+        "rewards": {entry.source: entry.weight * entry.value for entry in episode.rewards},
+        "answer": episode.answer,
+        "stop_reason": episode.stop_reason,
+        "failure": episode.failure.message if episode.failure else None,
+        "turns": len(episode.turns),
+        "trajectories": len(episode.trajectories),
+        "tokens": episode.sampled_tokens,
+        "metrics": dict(episode.metrics),
+    }

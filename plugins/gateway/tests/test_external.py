@@ -1,0 +1,79 @@
+"""Episodes that an agent elsewhere takes, plays and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from toolrl.errors import ConfigError
+from toolrl_plugin_gateway.external import ExternalHarness
+from toolrl_plugin_gateway.options import ExternalOptions
+from toolrl_testing.fakes import ScriptedEngine, make_build_context
+
+
+def harness(**options: Any) -> ExternalHarness:
+    return ExternalHarness(ExternalOptions(**{"port": 0, "key": "key-of-the-run", **options}), make_build_context())
+
+
+async def post(url: str, key: str, body: Any) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as response:
+        return response.status, await response.json(content_type=None)
+
+
+async def agent(url: str, end: dict[str, Any]) -> dict[str, Any]:
+    """Plays the next episode."""
+    status, begun = await post(f"{url}/episodes/next", "key-of-the-run", {})
+    assert status == 200
+    asked = {"model": begun["model"], "messages": begun["task"]["messages"]}
+    status, _ = await post(f"{begun['base_url']}/chat/completions", begun["api_key"], asked)
+    assert status == 200
+    assert (await post(f"{url}/episodes/{begun['id']}/end", "key-of-the-run", end))[0] == 200
+    return dict(begun)
+
+
+async def test_agents_take_episodes_and_end_them(rig: Any) -> None:
+    offered = harness()
+    running = asyncio.create_task(rig.episodes(offered, ScriptedEngine(lambda prompt: "hello"), episodes=3))
+    await rig.until(lambda: offered.gateway.url)
+    url = offered.gateway.url
+    ends = [{"answer": "42", "reward": 0.5}, {}, {"error": "it broke"}]
+    begun = [await agent(url, end) for end in ends[:2]]
+    assert (await post(f"{url}/episodes/{begun[0]['id']}/end", "key-of-the-run", {}))[0] == 410
+    begun.append(await agent(url, ends[2]))
+    episodes = await running
+
+    assert len({it["id"] for it in begun}) == 3
+    assert begun[0]["task"] == {"id": "task-0", "messages": [{"role": "user", "content": "What is 2 + 2?"}]}
+    assert sorted((it.answer or "", it.reward) for it in episodes) == [("", 0.0), ("", 0.0), ("42", 0.5)]
+    (failure,) = (it.failure for it in episodes if it.failure)
+    assert "it broke" in failure.message
+
+
+async def test_an_episode_that_is_never_ended_times_out_and_its_time_begins_when_it_is_taken(rig: Any) -> None:
+    offered = harness(time_limit=2)
+    running = asyncio.create_task(rig.episodes(offered, ScriptedEngine(lambda prompt: "hello"), episodes=1))
+    await rig.until(lambda: offered.gateway.url)
+    await asyncio.sleep(2.2)
+    assert not running.done()
+    _, begun = await post(f"{offered.gateway.url}/episodes/next", "key-of-the-run", {})
+    await post(f"{begun['base_url']}/chat/completions", begun["api_key"], {"messages": begun["task"]["messages"]})
+    (episode,) = await running
+    assert (episode.stop_reason, episode.failure) == ("timeout", None)
+
+
+async def test_no_episode_and_a_wrong_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolrl_plugin_gateway.external.POLL_SECONDS", 0.1)
+    offered = harness()
+    await offered.start()
+    assert (await post(f"{offered.gateway.url}/episodes/next", "key-of-the-run", {}))[0] == 204
+    assert (await post(f"{offered.gateway.url}/episodes/next", "another-key", {}))[0] == 401
+    await offered.stop()
+
+
+def test_other_machines_need_a_key() -> None:
+    with pytest.raises(ConfigError, match="needs a key"):
+        harness(host="0.0.0.0", key=None)
