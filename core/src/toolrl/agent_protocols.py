@@ -108,7 +108,8 @@ class Harness(Protocol):
 
     async def play(self, task: Task, model: Model, episode: EpisodeContext) -> Outcome:
         """Play it to its end. The task's messages are those that the turn loop would begin with: system prompt and
-        opening messages included. Each question to `model` is a turn of the episode; one at least is asked.
+        opening messages included. Each question to `model` is a turn of the episode; one at least is asked. The
+        toolsets' `respond` isn't: what follows a turn without a call is the harness's to decide.
 
         What is raised fails the episode, but for the errors of `Model.ask`: ContextFullError ends it as `context_full`,
         TurnsExhaustedError as `max_turns`. Where it is cancelled, it leaves nothing running."""

@@ -211,6 +211,8 @@ class EpisodeRun:
             outcome = Outcome(stop="max_turns" if isinstance(error, TurnsExhaustedError) else "context_full")
         except Exception as error:
             self._model.check()  # What failed in the engine is no failure of the harness.
+            if isinstance(error, HarnessError):
+                raise
             raise HarnessError(f"it raised {type(error).__name__}: {error}", where=where) from error
         self._model.check()
         if not isinstance(outcome, Outcome):
