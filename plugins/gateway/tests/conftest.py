@@ -112,14 +112,17 @@ class Rig:
         async with self.listening(**roles) as gateway, self.session(gateway, model) as session:
             yield gateway, session
 
+    @staticmethod
+    def environment(harness: Any, **options: Any) -> Environment:
+        tools = ToolBox([], cut=lambda text, limit: text)
+        return Environment("default", CallParser(), FakeChatFormat(), tools, harness=harness, **options)
+
     async def episodes(
         self, harness: Any, engine: Any, *, episodes: int = 1, max_turns: int = 8, task: Task | None = None
     ) -> list[Episode]:
         """Episodes that a harness plays, as a run has them; nothing of them is left."""
         before = asyncio.all_tasks()
-        tools = ToolBox([], cut=lambda text, limit: text)
-        parser, chat = CallParser(), FakeChatFormat()
-        environment = Environment("default", parser, chat, tools, harness=harness, max_turns=max_turns)
+        environment = self.environment(harness, max_turns=max_turns)
         runner = Runner(engine, {"default": environment}, concurrency=episodes, max_error_rate=1.0)
         try:
             await environment.start()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 
 from toolrl.errors import ConfigError
+from toolrl.rollout.environment import Limits
+from toolrl.rollout.runner import Runner
 from toolrl_plugin_gateway.external import ExternalHarness
 from toolrl_plugin_gateway.options import ExternalOptions
-from toolrl_testing.fakes import ScriptedEngine, make_build_context
+from toolrl_plugin_gateway.serve import serve
+from toolrl_testing.fakes import ScriptedEngine, make_build_context, make_task
 
 
 def harness(**options: Any) -> ExternalHarness:
@@ -77,3 +82,43 @@ async def test_no_episode_and_a_wrong_key(monkeypatch: pytest.MonkeyPatch) -> No
 def test_other_machines_need_a_key() -> None:
     with pytest.raises(ConfigError, match="needs a key"):
         harness(host="0.0.0.0", key=None)
+
+
+async def test_an_agent_begins_episodes_of_a_served_model_and_gets_them_scored(rig: Any) -> None:
+    recorded: list[Any] = []
+    environments = {"default": rig.environment(None)}
+    runner = Runner(ScriptedEngine(lambda prompt: "hello"), environments, on_episode=recorded.append)
+    rows = [make_task(id="row")]
+    events = SimpleNamespace(run_start=lambda: None, step_end=recorded.append)
+    assembly: Any = SimpleNamespace(
+        runner=runner, environments=environments, limits=Limits(500, 2000), events=events, dataset=lambda name: rows
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url, key = f"http://127.0.0.1:{port}", "key-of-the-run"
+    serving = asyncio.create_task(serve(assembly, ExternalOptions(port=port, key=key, time_limit=30)))
+    await rig.until(lambda: environments["default"].harness and environments["default"].harness.gateway.url)
+
+    own = {"messages": [{"role": "user", "content": "What is 6 * 7?"}], "answer": "42"}
+    ended = []
+    for task in (0, own):
+        status, begun = await post(f"{url}/episodes", key, {"task": task})
+        assert status == 200
+        asked = {"model": "agent", "messages": begun["task"]["messages"]}
+        assert (await post(f"{begun['base_url']}/chat/completions", begun["api_key"], asked))[0] == 200
+        ended.append((await post(f"{url}/episodes/{begun['id']}/end", key, {"answer": "42", "reward": 0.5}))[1])
+    assert (await post(f"{url}/episodes/{begun['id']}/end", key, {}))[0] == 404
+    assert (await post(f"{url}/episodes", key, {"task": 1}))[0] == 400
+    assert (await post(f"{url}/episodes", "another-key", {"task": 0}))[0] == 401
+    await post(f"{url}/episodes", key, {"task": 0})  # It is never ended.
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+
+    assert [(it["id"], it["reward"], it["failure"], it["turns"]) for it in ended] == [
+        ("served/0/row#0", 0.5, None, 1),
+        ("served/1/1#0", 0.5, None, 1),
+    ]
+    assert [it.id for it in recorded[:2]] == [it["id"] for it in ended]
+    assert recorded[1].task.answer == "42"
+    assert recorded[-1].metrics == {"episodes": 2.0}

@@ -20,7 +20,7 @@ from aiohttp import web
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Outcome
 from toolrl_plugin_gateway.chat_completions import error
-from toolrl_plugin_gateway.dialect import Json, RefusedError
+from toolrl_plugin_gateway.dialect import RefusedError
 from toolrl_plugin_gateway.harness import MODEL, AgentError, GatewayHarness, describe
 from toolrl_plugin_gateway.options import ExternalOptions
 from toolrl_plugin_gateway.server import read_body, read_key, read_reward
@@ -46,13 +46,16 @@ class ExternalHarness(GatewayHarness):
 
     async def start(self) -> None:
         """Listen where the options say."""
-        add = self.gateway.app.router.add_route
-        add("POST", "/episodes/next", self.of_run(self._next))
-        add("POST", r"/episodes/{id:\d+}/end", self.of_run(self._end))
-        await self.gateway.start(self._options.host, self._options.port)
+        await self.listen("/episodes/next", self._next)
         _log.warning("episodes are offered at %s/episodes/next", self.gateway.url)
         if self._options.key is None:
             _log.warning("their key is %s", self.key)
+
+    async def listen(self, path: str, handler: Callable[[web.Request], Awaitable[web.Response]]) -> None:
+        """Listen, and begin episodes at a path."""
+        self.gateway.app.router.add_route("POST", path, self._of_run(handler))
+        self.gateway.app.router.add_route("POST", r"/episodes/{id:\d+}/end", self._of_run(self._end))
+        await self.gateway.start(self._options.host, self._options.port)
 
     def place(self, session: Session) -> AbstractAsyncContextManager[Any]:
         """See GatewayHarness."""
@@ -75,13 +78,17 @@ class ExternalHarness(GatewayHarness):
         finally:
             self._playing.pop(session.id).cancel()
 
-    def take(self, session: Session, request: web.Request) -> Json:
-        """What an agent needs to play an episode, which begins."""
+    def begin(self, session: Session) -> None:
+        """An agent has it, and may end it from now on."""
         self._playing[session.id] = asyncio.get_running_loop().create_future()
-        access = {"base_url": f"http://{request.host}/v1", "api_key": session.key, "model": MODEL}
-        return {"id": session.id, **access, "task": describe(session.task)}
 
-    def of_run(self, handler: Callable[[web.Request], Awaitable[web.Response]]) -> Any:
+    @staticmethod
+    def access(session: Session, request: web.Request) -> web.Response:
+        """What an agent needs to play an episode."""
+        access = {"base_url": f"http://{request.host}/v1", "api_key": session.key, "model": MODEL}
+        return web.json_response({"id": session.id, **access, "task": describe(session.task)})
+
+    def _of_run(self, handler: Callable[[web.Request], Awaitable[web.Response]]) -> Any:
         """A route for requests with the key of the run."""
 
         async def handle(request: web.Request) -> web.Response:
@@ -103,9 +110,9 @@ class ExternalHarness(GatewayHarness):
                         break
         except TimeoutError:
             return web.Response(status=204)
-        begun = self.take(session, request)
+        self.begin(session)
         taken.set_result(None)
-        return web.json_response(begun)
+        return self.access(session, request)
 
     async def _end(self, request: web.Request) -> web.Response:
         await self.end(request)

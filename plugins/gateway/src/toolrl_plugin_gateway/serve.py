@@ -96,8 +96,7 @@ class EpisodeServer(ExternalHarness):
 
     async def start(self) -> None:
         """Listen where the options say."""
-        self.gateway.app.router.add_route("POST", "/episodes", self.of_run(self._begin))
-        await super().start()
+        await self.listen("/episodes", self._begin)
 
     async def stop(self) -> None:
         """Cancel what is played."""
@@ -108,6 +107,7 @@ class EpisodeServer(ExternalHarness):
 
     @asynccontextmanager
     async def _taken(self, session: Session) -> AsyncIterator[None]:
+        self.begin(session)
         self._begun[session.context.episode_id].set_result(session)
         yield
 
@@ -124,7 +124,7 @@ class EpisodeServer(ExternalHarness):
             raise RefusedError.invalid(f"the episode didn't begin: {failure.message if failure else 'it has ended'}")
         session = begun.result()
         self._episodes[session.id] = episode
-        return web.json_response(self.take(session, request))
+        return self.access(session, request)
 
     def _task(self, given: Any, number: int) -> Task:
         """A row of data.train, or a task of the client's own. Raises RefusedError."""
