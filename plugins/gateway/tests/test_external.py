@@ -79,6 +79,11 @@ async def test_no_episode_and_a_wrong_key(monkeypatch: pytest.MonkeyPatch) -> No
     await offered.stop()
 
 
+def test_a_run_that_repeats_bit_for_bit_waits_for_no_process() -> None:
+    with pytest.raises(ConfigError, match="deterministic"):
+        ExternalHarness(ExternalOptions(), make_build_context("external", deterministic=True))
+
+
 def test_other_machines_need_a_key() -> None:
     with pytest.raises(ConfigError, match="needs a key"):
         harness(host="0.0.0.0", key=None)

@@ -6,8 +6,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
+from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, EpisodeContext, Model, Outcome
 from toolrl.types import Message, Score, Task
 from toolrl_plugin_gateway.chat_completions import write_message
@@ -27,7 +28,17 @@ class AgentError(Exception):
 class GatewayHarness(ABC):
     """Plays episodes by an agent that asks the gateway."""
 
+    waits_for_agents: ClassVar[bool] = True
+    """Whether an episode may wait for an agent before it asks. With `deterministic: true` all others would wait for it."""
+
     def __init__(self, options: HarnessOptions, context: BuildContext) -> None:
+        """Raises ConfigError."""
+        if context.deterministic and self.waits_for_agents:
+            raise ConfigError(
+                f"deterministic: the harness {context.name!r} depends on processes outside of the run",
+                where=context.where,
+                hint="Use the harness `python`, or leave `deterministic` out.",
+            )
         self.limits = options
         self.where = context.where
         self.gateway = Gateway(options.roles)

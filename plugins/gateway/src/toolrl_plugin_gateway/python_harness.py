@@ -38,6 +38,8 @@ class AgentEpisode:
 class PythonHarness(GatewayHarness):
     """Follows Harness."""
 
+    waits_for_agents = False
+
     def __init__(self, options: PythonOptions, context: BuildContext) -> None:
         """Imports the function. Raises ConfigError."""
         super().__init__(options, context)
