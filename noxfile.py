@@ -79,9 +79,10 @@ LIBRARIES = {
 }
 """What a plugin works without, and its own session tests it with; not for all, since these bring much along."""
 
-AGENTS = ("openai-agents>=0.24", "langgraph>=1.2", "langchain-openai>=1.7", "smolagents>=1.26", "mini-swe-agent>=2.4",
-          "litellm<1.84", "qwen-agent>=0.0.34", "anthropic>=2")  # fmt: skip
-"""What docs/examples/own-agent is written with; later versions of litellm don't go with the others."""
+AGENTS = ("openai==3.54.*", "openai-agents==0.24.*", "langgraph==1.2.*", "langchain-core==1.7.2",
+          "langchain-openai==1.7.3", "smolagents==1.26.*", "mini-swe-agent==2.4.*", "litellm==1.83.0",
+          "qwen-agent==0.0.34", "dashscope==2.0.2", "anthropic==2.12.*", "httpx==0.28.1")  # fmt: skip
+"""What docs/examples/own-agent is written with. Versions that go together: pip searches long for others."""
 
 _built: dict[Path, Path] = {}
 
