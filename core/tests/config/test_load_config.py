@@ -70,7 +70,6 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
             "environments.default.parser: there is no parser named 'demo'; installed: failing, half, hermes; "
             "the plugin 'demo' gives failing, half, hermes. (by --set)",
         ),
-        ("sft={}", "sft: give exactly one of `data` and `from_run` (by --set)"),
         (
             "environments.default.tools[0]=5",
             "environments.default.tools[0]: Input should be a component's name or a mapping with `use` (got 5) "
