@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sys
 import types
 from typing import Any
 
@@ -155,6 +156,12 @@ def test_environments_that_cant_be_used(options: dict[str, Any], told: str) -> N
         Examples(DataOptions(**options), CONTEXT)
 
 
+def test_another_version_of_verifiers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "verifiers", types.SimpleNamespace(__version__="0.4.0"))
+    with pytest.raises(ConfigError, match=r"verifiers 0\.4\.0 has no load_environment"):
+        examples(size=9)
+
+
 def test_loading_leaves_signals_alone() -> None:
     before = [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)]
     examples(size=7)
@@ -173,7 +180,7 @@ def test_what_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("vf_broken")
     rows = vf_games.load_environment().get_dataset()
     module.load_environment = lambda: Broken(dataset=rows, rubric=vf.Rubric(funcs=[vf_games.right]))  # type: ignore[attr-defined]
-    monkeypatch.setitem(__import__("sys").modules, "vf_broken", module)
+    monkeypatch.setitem(sys.modules, "vf_broken", module)
     failed = play(["4"], Examples(DataOptions(id="vf-broken"), CONTEXT)[0]).failure
     assert failed is not None
     assert failed.fault == "harness"

@@ -25,6 +25,9 @@ def load(name: str, args: Mapping[str, Any], where: str | None) -> Any:
 def _load(name: str, args: Mapping[str, Any], where: str | None) -> Any:
     import verifiers as vf
 
+    if not hasattr(vf, "load_environment"):
+        hint = "pip install 'verifiers>=0.3,<0.4'; docs/howto/verifiers.md shows how environments of 0.4 are played."
+        raise ConfigError(f"verifiers {vf.__version__} has no load_environment(name)", where=where, hint=hint)
     # An Environment takes over SIGINT and SIGTERM, with which toolrl ends a run in order.
     with patch.object(sys.modules[vf.Environment.__module__], "signal"):
         try:
