@@ -29,7 +29,7 @@ class GatewayHarness(ABC):
     """Plays episodes by an agent that asks the gateway."""
 
     waits_for_agents: ClassVar[bool] = True
-    """Whether an episode may wait for an agent before it asks. With `deterministic: true` all others would wait for it."""
+    """Whether an episode may wait for an agent before it asks. In a deterministic run all others would wait for it."""
 
     def __init__(self, options: HarnessOptions, context: BuildContext) -> None:
         """Raises ConfigError."""
