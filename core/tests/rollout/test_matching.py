@@ -4,6 +4,7 @@ trajectory, although clients send it back in other words."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -28,6 +29,7 @@ from toolrl.types import Generation, Media, Message, ParsedTurn, Rendered, Sampl
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine
 
 CALL = re.compile("<tool_call>\n(.*?)\n</tool_call>")
+CALL_OF_ADD = '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>'
 SPECS = [ToolSpec("add", "Adds."), ToolSpec("look", "Looks.")]
 
 
@@ -291,7 +293,7 @@ def test_each_of_two_equal_answers_is_continued(calls: bool) -> None:
     """By the ids of its calls, or the newest that nothing goes on from yet."""
 
     async def main() -> None:
-        model = told('<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>' if calls else "ok")
+        model = told(CALL_OF_ADD if calls else "ok")
         first, second = (await ask(model)).message, (await ask(model)).message
         more = Message("tool", "1") if calls else Message("user", "b")
         await ask(model, first, more)
@@ -357,10 +359,24 @@ def test_parallel_questions_as_the_template_renders() -> None:
 
 def test_answers_are_read_from_an_edited_history() -> None:
     async def main() -> None:
-        model = told('<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>')
+        model = told(CALL_OF_ADD)
         turn = await ask(model)
         answer = Message("tool", "4", tool_call_id=turn.items[0].id)
         await ask(model, Message("user", "a summary"), turn.message, answer)
+        assert [record.result.text for record in model.turns()[0].calls] == ["4"]
+
+    asyncio.run(main())
+
+
+def test_answers_of_a_question_that_failed_are_not_recorded() -> None:
+    async def main() -> None:
+        model = model_of(engine := Engine([]))
+        engine._generation = lambda text, sampling: ScriptedEngine._generation(engine, CALL_OF_ADD, sampling)  # type: ignore[method-assign]
+        turn = await ask(model)
+        for text in ("!", "4"):
+            answer = Message("tool", text, tool_call_id=turn.items[0].id)
+            with contextlib.suppress(EngineError):
+                await ask(model, turn.message, answer)
         assert [record.result.text for record in model.turns()[0].calls] == ["4"]
 
     asyncio.run(main())

@@ -84,7 +84,6 @@ class EpisodeModel:
         if role == "agent" and self._agent_turns == self._max_turns:
             raise TurnsExhaustedError(f"the agent had its {self._max_turns} turns: environments.*.max_turns")
         question = Question(messages, tools, role)
-        self.turn_ends.read_answers(question)
         made = self._behind_a_turn(question, tools, role) if exact else None
         kind, place, run = made or self._rendered(question, tools, role)
         # Seeded by what is asked, so that parallel questions may come in any order.
@@ -106,6 +105,7 @@ class EpisodeModel:
         else:
             self._runs[place].become(run)
         self._counts[kind] += 1
+        self.turn_ends.read_answers(question)
         self.answer = answer if role == "agent" else self.answer
         forms = [turn.message]
         if run.text.stopped_by in stop:  # Clients don't get it, and so don't send it back.
