@@ -81,7 +81,7 @@ LIBRARIES = {
 
 AGENTS = ("openai==3.54.*", "openai-agents==0.24.*", "langgraph==1.2.*", "langchain-core==1.7.2",
           "langchain-openai==1.7.3", "smolagents==1.26.*", "mini-swe-agent==2.4.*", "litellm==1.83.0",
-          "qwen-agent==0.0.34", "dashscope==2.0.2", "anthropic==2.12.*", "httpx==0.28.1")  # fmt: skip
+          "qwen-agent==0.0.34", "soundfile", "dashscope==2.0.2", "anthropic==2.12.*", "httpx==0.28.1")  # fmt: skip
 """What docs/examples/own-agent is written with. Versions that go together: pip searches long for others."""
 
 _built: dict[Path, Path] = {}

@@ -1,4 +1,4 @@
-"""Qwen-Agent, with the server's tool calls."""
+"""Qwen-Agent, with the server's tool calls. It needs soundfile, which its installation doesn't bring."""
 
 import json
 import os
