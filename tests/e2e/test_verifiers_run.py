@@ -25,6 +25,7 @@ def test_a_run_on_an_environment_of_verifiers(own_place: Any) -> None:
     }
     done = own_place.toolrl("train", own_place.config(changes), site=site)
     assert done.returncode == 0, done.stderr
+    assert "no reward function" not in done.stderr, "the rubric is one"
     run = own_place.run("grpo")
     for line in run.metrics_lines("train"):
         assert line.metrics["errors/rate"] == 0
