@@ -76,7 +76,7 @@ class VerifiersHarness:
             hint = "Its tasks come from the data set `verifiers`."
             raise DataError(f"task {task.id!r} is none of an environment of verifiers", where=self._where, hint=hint)
         environment = load(found["id"], found["args"], self._where)
-        session = Session(task, model, episode)
+        session = Session(episode.episode_id, task, model, episode)
         try:
             output = await environment.run_rollout(dict(found["row"]), ModelClient(session), "agent", {})
         finally:
