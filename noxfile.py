@@ -64,10 +64,10 @@ def _siblings(folder: Path, *, extras: bool) -> list[Path]:
 LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
 KIT = [folder for folder in PLUGINS if "pytest11" in _project(folder).get("entry-points", {})]
 """What contract tests are written with, where that is a distribution of its own."""
-CHAT = ROOT / "plugins" / "chat"
-"""The default chat format, which tests of many plugins use."""
-OWN_SESSION = {"openenv"}
-"""Plugins whose tests run in a session of their own, as what they talk to needs other versions than the rest."""
+DEFAULTS = [ROOT / "plugins" / name for name in ("chat", "qwen")]
+"""The default chat format and parser, which tests of many plugins use."""
+OWN_SESSION = {"openenv", "verifiers"}
+"""Plugins whose tests run in the session `older_mcp`: what they talk to needs other versions than the rest."""
 WITH_PLUGINS = ["core/tests/cli/test_cheap_mistakes.py", "core/tests/cli/test_new_plugin.py"]
 """Files of core's tests with some that skip where a plugin isn't installed: they run with everything, too."""
 LIBRARIES = {
@@ -108,7 +108,10 @@ def _install(session: nox.Session, *needs: str, packages: list[Path], extras: st
     if extras:  # which may name plugins of this repository
         packages = list(dict.fromkeys([*packages, *_siblings(CORE, extras=True)]))
     built = _wheels(session, packages)
-    wanted = [f"{wheel}{extras}" if wheel.name.startswith("toolrl-") else str(wheel) for wheel in built]
+    # Beside the plugin mcp that of verifiers comes without its library, which needs an older mcp.
+    with_mcp = any(package.name == "mcp" for package in packages)
+    needed = [wheel for wheel in built if not (with_mcp and "plugin_verifiers" in wheel.name)]
+    wanted = [f"{wheel}{extras}" if wheel.name.startswith("toolrl-") else str(wheel) for wheel in needed]
     session.install("-c", str(CONSTRAINTS), *needs, *wanted)
     # A reused environment may hold an older build of the same version.
     session.install("-q", "--no-deps", "--force-reinstall", *map(str, built))
@@ -131,7 +134,7 @@ def tests(session: nox.Session) -> None:
     folders = ["tests", *(f"plugins/{name}/tests" for name in names), *WITH_PLUGINS]
     session.run(*PYTEST, *TWO, IN_ORDER, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
     own = [f"plugin({folder.name})" for folder in LIGHT if folder.name in LIBRARIES]
-    for name in ("core", "contracts", *own, "openenv", "lint", "types"):
+    for name in ("core", "contracts", *own, "older_mcp", "lint", "types"):
         session.notify(name)
 
 
@@ -150,8 +153,8 @@ def plugin(session: nox.Session, name: str) -> None:
     folder = ROOT / "plugins" / name
     extra = ["torch"] if _needs_torch(folder) else []
     needs = (*TEST, *extra, *LIBRARIES.get(name, ()))
-    siblings = [*_siblings(CHAT, extras=False), *_siblings(folder, extras=True)]
-    _install(session, *needs, packages=[CORE, CHAT, folder, *siblings, *KIT])
+    siblings = [it for other in DEFAULTS for it in _siblings(other, extras=False)] + _siblings(folder, extras=True)
+    _install(session, *needs, packages=[CORE, *DEFAULTS, folder, *siblings, *KIT])
     session.run(*PYTEST, *TWO, f"plugins/{name}/tests", *session.posargs, env=ONE_THREAD)
 
 
@@ -187,13 +190,14 @@ def contracts(session: nox.Session) -> None:
 
 
 @nox.session
-def openenv(session: nox.Session) -> None:
-    """The plugin openenv with real servers and environments, and its example with a few steps. In an environment of its
-    own, as OpenEnv brings an older mcp along."""
-    plugins = [ROOT / "plugins" / name for name in ("qwen", "openenv", "transformers")]
+def older_mcp(session: nox.Session) -> None:
+    """The plugins openenv and verifiers with real servers and environments, and runs of a few steps. In an environment
+    of their own, as both libraries bring an older mcp along."""
+    plugins = [ROOT / "plugins" / name for name in ("qwen", "openenv", "gateway", "verifiers", "transformers")]
     _install(session, *TEST, "openenv>=0.6", "gymnasium>=1.0", packages=[CORE, *plugins, *KIT], extras="[train]")
-    tests = ("plugins/openenv/tests", "tests/e2e/test_openenv_example.py")
-    session.run(*PYTEST, *TWO, *tests, *session.posargs, env=ONE_THREAD)
+    runs = ("tests/e2e/test_openenv_example.py", "tests/e2e/test_verifiers_run.py")
+    tests = [f"plugins/{name}/tests" for name in sorted(OWN_SESSION)]
+    session.run(*PYTEST, *TWO, *tests, *runs, *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
