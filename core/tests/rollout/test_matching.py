@@ -25,7 +25,18 @@ from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.model import EpisodeModel
 from toolrl.rollout.trajectory import TrajectoryRun
 from toolrl.tools.toolbox import ToolBox
-from toolrl.types import Generation, Media, Message, ParsedTurn, Rendered, Sampling, ToolCall, ToolSpec, Turn
+from toolrl.types import (
+    CallError,
+    Generation,
+    Media,
+    Message,
+    ParsedTurn,
+    Rendered,
+    Sampling,
+    ToolCall,
+    ToolSpec,
+    Turn,
+)
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine
 
 CALL = re.compile("<tool_call>\n(.*?)\n</tool_call>")
@@ -48,7 +59,9 @@ class Thinking(FakeParser):
         found = [(json.loads(it[1]), it) for it in CALL.finditer(said)]
         items = tuple(ToolCall(it["name"], it["arguments"], span=at.span(), raw=at[0]) for it, at in found)
         reasoning = thought.removeprefix("<think>") or None
-        return ParsedTurn(items, CALL.sub("", said), reasoning, status="calls" if items else "final")
+        said, bad, _ = CALL.sub("", said).partition("<bad>")
+        errors = (CallError("invalid_json", "no JSON", raw="<bad>"),) if bad else ()
+        return ParsedTurn((*items, *errors), said, reasoning, status="calls" if items else "final")
 
 
 class Engine(ScriptedEngine):
@@ -303,13 +316,25 @@ def test_each_of_two_equal_answers_is_continued(calls: bool) -> None:
     asyncio.run(main())
 
 
-def test_a_stop_string_that_the_client_cut_off() -> None:
+@pytest.mark.parametrize(
+    ("text", "sent", "same"),
+    [
+        ("first END", "first END", True),
+        ("first END", "first ", True),
+        ("first END", "", False),
+        (f"first{CALL_OF_ADD}", "", False),
+        ("first<bad>", "first", True),
+        ("first<bad>", "first\n<bad>", True),
+    ],
+)
+def test_forms_in_which_a_client_sends_a_turn_back(text: str, sent: str, same: bool) -> None:
+    """It isn't given a stop string, and a call that couldn't be read is text to it. What it cut itself is a change."""
+
     async def main() -> None:
-        model = told("first END")
-        said = (await ask(model, stop=["END"])).message
-        assert said.content == "first END"
-        await ask(model, replace(said, content="first "), Message("user", "b"), stop=["END"])
-        assert shape(model) == [[0, 1]]
+        model = told(text)
+        said = (await ask(model, stop=["END", "</tool_call>"])).message
+        await ask(model, replace(said, content=sent), Message("user", "b"))
+        assert shape(model) == ([[0, 1]] if same else [[0], [1]])
 
     asyncio.run(main())
 

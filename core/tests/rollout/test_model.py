@@ -71,6 +71,8 @@ class Flaky(ScriptedEngine):
         await asyncio.sleep(0)
         if ord("!") in prompt:
             raise EngineError("it broke")
+        if ord("%") in prompt:
+            raise RuntimeError("out of memory")
         return await super().generate(prompt, *given, **more)
 
 
@@ -194,10 +196,11 @@ def test_limits_of_a_question() -> None:
     assert episode.calls[0].result.error == "tool_error"
 
 
-def test_an_engine_that_fails_is_no_failure_of_the_tool() -> None:
+@pytest.mark.parametrize(("text", "says"), [("!", "it broke"), ("%", "it raised RuntimeError: out of memory")])
+def test_an_engine_that_fails_is_no_failure_of_the_tool(text: str, says: str) -> None:
     async def play(model: Model) -> str:
         try:
-            await model.ask([Message("user", "!")])
+            await model.ask([Message("user", text)])
         except EngineError:
             return "never mind"
         raise AssertionError
@@ -205,6 +208,7 @@ def test_an_engine_that_fails_is_no_failure_of_the_tool() -> None:
     episode, _ = episode_of(play)
     assert episode.failure is not None
     assert (episode.failure.fault, len(episode.trajectories)) == ("engine", 1)
+    assert says in episode.failure.message
 
 
 def test_nothing_is_asked_after_the_end() -> None:

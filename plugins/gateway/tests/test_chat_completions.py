@@ -60,27 +60,22 @@ async def test_a_stream_gives_what_the_whole_answer_gives(rig: Any, monkeypatch:
     assert whole.usage.completion_tokens == 4
 
 
-async def test_a_stop_sequence_is_cut_and_the_turn_is_quoted_whole(rig: Any) -> None:
-    model = rig.model(["Thought\nObservation:", "done"])
+async def test_a_stop_sequence_is_cut(rig: Any) -> None:
+    model = rig.model(["Thought\nObservation:"])
     async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
         first = await api.chat.completions.create(model="m", messages=HELLO, stop=["Observation:"])
-        said = first.choices[0].message.content
-        await api.chat.completions.create(model="m", messages=[*HELLO, {"role": "assistant", "content": said.strip()}])
 
-    assert said == "Thought\n"
+    assert first.choices[0].message.content == "Thought\n"
     assert model.asked[0][2]["stop"] == ("Observation:",)
-    assert model.asked[1][0][-1].content == "Thought\nObservation:"
 
 
-async def test_a_call_that_could_not_be_parsed_is_text_and_is_quoted_as_sampled(rig: Any) -> None:
-    model = rig.model([["I add.", CallError("invalid_json", "no JSON", raw="<tool_call>{</tool_call>")], "done"])
+async def test_a_call_that_could_not_be_parsed_is_text(rig: Any) -> None:
+    model = rig.model([["I add.", CallError("invalid_json", "no JSON", raw="<tool_call>{</tool_call>")]])
     async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
         first = await api.chat.completions.create(model="m", messages=HELLO, tools=[ADD])
-        message = first.choices[0].message
-        await api.chat.completions.create(model="m", messages=[*HELLO, message.model_dump()], tools=[ADD])
 
+    message = first.choices[0].message
     assert (message.content, message.tool_calls) == ("I add.\n<tool_call>{</tool_call>", None)
-    assert model.asked[1][0][-1].content == "I add."
 
 
 async def test_images_come_as_data_urls(rig: Any) -> None:

@@ -25,10 +25,8 @@ from toolrl.errors import (
     ContextFullError,
     EngineError,
     EpisodeEndedError,
-    ExactnessError,
-    ParserError,
-    RunStoppedError,
     ToolError,
+    ToolrlError,
     TurnsExhaustedError,
 )
 from toolrl.protocols import ChatFormat
@@ -107,10 +105,7 @@ class EpisodeModel:
         self._counts[kind] += 1
         self.turn_ends.read_answers(question)
         self.answer = answer if role == "agent" else self.answer
-        forms = [turn.message]
-        if run.text.stopped_by in stop:  # Clients don't get it, and so don't send it back.
-            forms.append(replace(turn.message, content=turn.content.rpartition(str(run.text.stopped_by))[0]))
-        self.turn_ends.add(question, TurnEnd(place, turn, tuple(run.messages)), forms)
+        self.turn_ends.add(question, TurnEnd(place, turn, tuple(run.messages)), _forms(turn, stop))
         return turn
 
     async def end(self) -> None:
@@ -169,13 +164,16 @@ class EpisodeModel:
         self._sampling.add(job)
         try:
             result = await job
-        except (EngineError, ExactnessError, ParserError, RunStoppedError) as error:
-            self._failure = error  # Whoever asked may take it for a failure of its own.
-            raise
         except asyncio.CancelledError as error:
             if self._ended and watch.failed(error):
                 raise EpisodeEndedError("the episode has ended while the model answered") from None
             raise
+        except Exception as error:  # Whoever asked may take it for a failure of its own.
+            if isinstance(error, ToolrlError):
+                self._failure = error
+                raise
+            self._failure = EngineError(f"it raised {type(error).__name__}: {error}")
+            raise self._failure from error
         finally:
             self._sampling.discard(job)
         if self._ended:
@@ -241,6 +239,15 @@ class AnsweringTools:
         records = await self._session.answer(items, started=time.perf_counter() - self._started)
         self._turn_ends.record(records)
         return records
+
+
+def _forms(turn: Turn, stop: Sequence[str]) -> list[Message]:
+    """In which a client may send it back: calls that couldn't be read are text to it, or nothing, and a stop string
+    isn't given to it."""
+    broken = [item.raw for item in turn.items if isinstance(item, CallError)]
+    texts = [turn.content, "\n".join(part for part in (turn.content, *broken) if part)]
+    texts += [text[: min(ends)] for text in texts if (ends := [text.find(it) for it in stop if it in text])]
+    return [replace(turn.message, content=text) for text in texts]
 
 
 def _check_room(fits: bool, run: TrajectoryRun, tokens: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import secrets
 from collections import Counter
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any
 from toolrl.errors import ChatFormatError, ContextFullError, EpisodeEndedError, ToolError, TurnsExhaustedError
 from toolrl.protocols import EpisodeContext, Model
 from toolrl.types import Message, Score, StopReason, Task
-from toolrl_plugin_gateway.dialect import IGNORED, Answer, Dialect, Json, Question, RefusedError
+from toolrl_plugin_gateway.dialect import IGNORED, Answer, Dialect, Json, RefusedError
 
 CLOSE_SECONDS = 1.0
 """How long the handlers of an ended episode may take to send their last bytes."""
@@ -52,8 +51,6 @@ class Session:
     _replies: dict[bytes, Reply] = field(default_factory=dict)
     _responses: dict[str, list[Message]] = field(default_factory=dict)
     """Conversations of the responses API, by response."""
-    _sampled: dict[str, str] = field(default_factory=dict)
-    """A turn's content, by the text that was sent where the two differ."""
 
     def reply(
         self, dialect: Dialect, body: Json, digest: bytes, *, retried: bool, idempotency_key: str | None
@@ -78,7 +75,9 @@ class Session:
         """The response's body. Raises RefusedError."""
         try:
             question = dialect.read(body, self._responses)
-            answer = await self._sample(question)
+            role = self.roles.get(question.model, "agent")
+            limits: dict[str, Any] = {"max_tokens": question.max_tokens, "stop": question.stop}
+            turn = await self.model.ask(question.messages, question.tools, role=role, **limits)
         except RefusedError:
             raise
         except ContextFullError as error:
@@ -95,25 +94,10 @@ class Session:
         except Exception as error:
             self.failure = error
             raise RefusedError(500, "engine_failed", f"the model failed: {error}") from error
-        response = dialect.write(body, answer)
-        self._responses[response["id"]] = [*question.messages[question.instructions :], answer.turn.message]
+        response = dialect.write(body, Answer.of(turn, question.stop))
+        self._responses[response["id"]] = [*question.messages[question.instructions :], turn.message]
         self.stop = None
         return response
-
-    async def _sample(self, question: Question) -> Answer:
-        messages = [
-            dataclasses.replace(message, content=self._sampled[message.content.strip()])
-            if message.role == "assistant" and message.content.strip() in self._sampled
-            else message
-            for message in question.messages
-        ]
-        role = self.roles.get(question.model, "agent")
-        limits: dict[str, Any] = {"max_tokens": question.max_tokens, "stop": question.stop}
-        turn = await self.model.ask(messages, question.tools, role=role, **limits)
-        answer = Answer.of(turn, question.stop)
-        if answer.text != turn.content and answer.text.strip():
-            self._sampled[answer.text.strip()] = turn.content
-        return answer
 
     async def close(self) -> None:
         """Stop sampling, and leave no request unanswered."""
