@@ -74,9 +74,10 @@ class ToolSpec:
     def from_function(cls, value: Mapping[str, Any]) -> ToolSpec:
         """From the OpenAI function form, with or without its outer `{"type": "function", "function": …}`."""
         inner = value.get("function", value)
-        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str) or not inner["name"]:
+        named = isinstance(inner, Mapping) and isinstance(inner.get("name"), str) and inner["name"]
+        if not named or not isinstance(inner.get("parameters") or {}, Mapping):
             raise ValueError(
-                "a tool schema needs a name: expected "
+                "a tool schema needs a name, and its parameters are an object: expected "
                 '{"type": "function", "function": {"name": …, "description": …, "parameters": {…}}}, '
                 f"got {value!r:.200}"
             )

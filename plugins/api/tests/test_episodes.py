@@ -128,6 +128,25 @@ def test_what_stays_broken_fails_the_episode_and_blames_the_api(api: HttpStub, r
     assert api.url in episode.failure.component
 
 
+@pytest.mark.parametrize("body", [{"choices": "ab", "by": KEY}, [KEY], {"error": {"code": [502], "message": KEY}}])
+def test_an_answer_of_another_form_fails_the_episode_and_shows_no_key(api: HttpStub, run: Run, body: Any) -> None:
+    api.script(HttpReply(body))
+    (episode,) = run()
+    assert episode.failure is not None
+    assert "no chat completion" in episode.failure.message
+    assert KEY not in repr(episode)
+
+
+@pytest.mark.parametrize("count", [10**400, float("nan"), float("inf"), -1, "many"])
+def test_counts_that_are_no_numbers_are_left_out(api: HttpStub, run: Run, count: Any) -> None:
+    reply = says()
+    reply.body["usage"] = {"prompt_tokens": count, "completion_tokens": 3}
+    api.script(reply)
+    (episode,) = run()
+    assert (episode.failure, episode.sampled_tokens) == (None, 3)
+    assert "prompt_tokens" not in episode.turns[0].usage
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 400])
 def test_a_wrong_address_key_or_request_stops_the_run(api: HttpStub, run: Run, status: int, caplog: Any) -> None:
     api.script(refuses(status, f"Wrong: {KEY}."))

@@ -75,6 +75,10 @@ def read(file: str) -> str:
     return Path(file).read_text()
 
 
+def ends_with(agent: Path, line: str) -> None:
+    agent.write_text(f"{AGENT.rpartition('globals')[0]}\nplain(json.load(sys.stdin))\n{line}")
+
+
 def harness(what: str, tmp_path: Path, **options: Any) -> CommandHarness:
     context = make_build_context("command", run_dir=tmp_path)
     return CommandHarness(CommandOptions(command=f"python agent.py {what}", **options), context)
@@ -104,6 +108,21 @@ async def test_a_process_gets_the_task_and_the_gateway_and_no_secrets(
     assert seen["env"]["MINE"] == "yes"
     assert seen["env"]["OPENAI_BASE_URL"] == f"{seen['env']['ANTHROPIC_BASE_URL']}/v1"
     assert "hunter2" not in read(file)
+
+
+@pytest.mark.parametrize("made", ["os.mkfifo('answer')", "os.symlink('/etc/passwd', 'answer')", "os.mkdir('answer')"])
+async def test_an_answer_is_a_file_of_the_folder(rig: Any, agent: Path, tmp_path: Path, made: str) -> None:
+    ends_with(agent, made)
+    episode = await played(rig, harness("", tmp_path, answer="answer"))
+    assert (episode.failure, episode.answer) == (None, None)
+
+
+async def test_a_prompt_with_a_placeholder_stays_as_it_is(rig: Any, agent: Path, tmp_path: Path) -> None:
+    ends_with(agent, "print(sys.argv[1])")
+    task = Task("t", (Message("user", "{task} of \ud800"),))
+    command = harness('"{prompt}"', tmp_path, answer="stdout")
+    (episode,) = await rig.episodes(command, ScriptedEngine(lambda prompt: "hello"), task=task)
+    assert (episode.failure, episode.answer) == (None, "hello\n{task} of ?")
 
 
 async def test_stdout_may_be_the_answer_and_folders_are_deleted(

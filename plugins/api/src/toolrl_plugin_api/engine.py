@@ -31,6 +31,8 @@ _SPEC, _TRAITS = ToolSpec("chat", ""), ToolTraits(pure=True)
 _WEEK = 7 * 24 * 3600.0
 """A request waits for its turn as long as others are answered: each of these has a time limit."""
 _CONTEXT = ("context_length_exceeded", "maximum context length", "context window", "prompt is too long")
+_MOST_TOKENS = 1e12
+"""Of one answer. More isn't counted, as what is no number isn't."""
 _FILTER = ("content_filter", "content_policy_violation")
 
 
@@ -186,4 +188,5 @@ class _Request:
 def _number(usage: Any, path: Sequence[str]) -> float | None:
     for part in path:
         usage = usage.get(part) if isinstance(usage, Mapping) else None
-    return float(usage) if isinstance(usage, int | float) and not isinstance(usage, bool) else None
+    sound = isinstance(usage, int | float) and not isinstance(usage, bool) and 0 <= usage < _MOST_TOKENS
+    return float(usage) if sound else None

@@ -35,7 +35,7 @@ class ChatClient(JsonClient):
     wrong = range(201, 600)
 
     def __init__(self, options: ApiOptions, *, max_bytes: int) -> None:
-        self._key = (options.api_key or "").encode()
+        self._key = options.api_key or ""
         authorization = {"Authorization": f"Bearer {options.api_key}"} if options.api_key else {}
         url = f"{options.base_url.rstrip('/')}/chat/completions"
         super().__init__(url, {**authorization, **options.headers}, max_bytes=max_bytes)
@@ -50,14 +50,17 @@ class ChatClient(JsonClient):
         except (LookupError, TypeError, AttributeError) as error:
             # Routers pass the refusal of the provider behind them on with status 200.
             refusal = answer.get("error") if isinstance(answer, Mapping) else None
-            if isinstance(refusal, Mapping) and refusal.get("code") in self.transient:
-                raise TransientToolError(f"The {self.service} failed: {refusal.get('message')!s:.300}") from error
-            raise self.error(f"its answer is no chat completion: {answer!r:.120}") from error
+            if isinstance(refusal, Mapping) and refusal.get("code") in [*self.transient]:
+                said = self._without_key(f"{refusal.get('message')}")
+                raise TransientToolError(f"The {self.service} failed: {said:.300}") from error
+            raise self.error(f"its answer is no chat completion: {self._without_key(repr(answer)):.120}") from error
         return answer, choice
 
     def _refused(self, response: Any, content: bytes) -> Exception:
-        if self._key:
-            content = content.replace(self._key, b"[api_key]")
+        content = self._without_key(content.decode(errors="replace")).encode()
         if "insufficient_quota" in refusal_text(content):  # which comes as 429, and doesn't pass
             return self._misconfigured(f"answers HTTP {response.status}: {refusal_text(content)}")
         return super()._refused(response, content)
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "[api_key]") if self._key else text

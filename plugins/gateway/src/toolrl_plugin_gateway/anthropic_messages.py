@@ -29,7 +29,7 @@ _FINISH = {"calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
 
 def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
     """See Dialect."""
-    if body.get("output_config", {}).get("format") or body.get("output_format"):
+    if read_object(body.get("output_config") or {}, "output_config").get("format") or body.get("output_format"):
         raise RefusedError.invalid("output formats are not supported: describe the format in the prompt")
     items = read_list(body.get("messages"), "messages")
     if not items:

@@ -30,7 +30,7 @@ GUARD_SECONDS = 5.0
 """How long the guard may take to end everything, before it is killed itself."""
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 _MOST_OUTPUT = 1 << 20
-"""Bytes of stdout, and of stderr, that are kept: the last ones."""
+"""Bytes of stdout, and of stderr, that are kept: the last ones. Of an answer in a file, the first ones."""
 _SHOWN = 2000
 """Characters of output in a message."""
 
@@ -64,13 +64,13 @@ class CommandHarness(GatewayHarness):
         async with self._folder(session.context.episode_id) as folder:
             task = describe(session.task)
             prompt = next((it["content"] for it in reversed(task["messages"]) if it["role"] == "user"), "")
+            prompt = prompt.encode(errors="replace").decode()  # Half of a surrogate pair can't be written.
             files = folder.parent
-            (files / "task.json").write_text(json.dumps(task, ensure_ascii=False))
-            (files / "prompt.txt").write_text(prompt)
+            (files / "task.json").write_text(json.dumps(task, ensure_ascii=False), "utf-8", "replace")
+            (files / "prompt.txt").write_text(prompt, "utf-8")
             (files / "nothing.txt").touch()
-            words = [
-                word.replace("{prompt}", prompt).replace("{task}", str(files / "task.json")) for word in self._command
-            ]
+            values = {"prompt": prompt, "task": str(files / "task.json")}  # A prompt may have `{task}` in it.
+            words = [re.sub(r"\{(prompt|task)\}", lambda it: values[it[1]], word) for word in self._command]
             stdin = {"task": "task.json", "prompt": "prompt.txt", "nothing": "nothing.txt"}[self._options.stdin]
             env = {**self._env, **self._access(session), "TOOLRL_TASK": str(files / "task.json")}
             status, out, err = await _ended(words, files / stdin, folder, env)
@@ -98,8 +98,12 @@ class CommandHarness(GatewayHarness):
             return None
         if name == "stdout":
             return out.strip()
-        with contextlib.suppress(OSError):
-            return (folder / name).read_text(errors="replace").strip()
+        with contextlib.suppress(OSError, RuntimeError):  # The latter for links in a circle.
+            file = (folder / name).resolve()
+            # A pipe would hold up the run, and a link may lead to what the model mustn't read.
+            if file.is_file() and file.is_relative_to(folder.parent.resolve()):
+                with file.open("rb") as opened:
+                    return opened.read(_MOST_OUTPUT).decode(errors="replace").strip()
         return None
 
     @asynccontextmanager

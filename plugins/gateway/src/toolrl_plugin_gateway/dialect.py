@@ -139,7 +139,7 @@ def read_arguments(text: Any, name: str, id: Any) -> ToolCall:  # noqa: A002
     """A call that a client quotes; arguments that are no JSON object stay in `raw`."""
     try:
         arguments: Any = json.loads(text) if isinstance(text, str) and text.strip() else text or {}
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = None
     if isinstance(arguments, dict):
         return ToolCall(str(name), arguments, id=str(id or ""))

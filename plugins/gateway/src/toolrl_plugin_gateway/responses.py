@@ -37,11 +37,12 @@ def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
         if body.get(name):
             raise RefusedError.invalid(f"{name} is not supported: send `input`, with previous_response_id perhaps")
     before = body.get("previous_response_id")
-    if before is not None and before not in responses:
+    if before is not None and (not isinstance(before, str) or before not in responses):
         raise RefusedError.invalid(f"previous_response_id {before!r:.80} is of no response of this episode")
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else read_list(given, "input")
-    instructions = [Message("system", body["instructions"])] if body.get("instructions") else []
+    system, _ = read_content(body.get("instructions"), "instructions")
+    instructions = [Message("system", system)] if system else []
     messages = [*instructions, *responses.get(str(before), ()), *_messages(items)]
     if not messages:
         raise RefusedError.invalid("input is empty")
