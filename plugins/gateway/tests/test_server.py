@@ -11,11 +11,11 @@ import pytest
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
 
-async def send(gateway: Any, key: str, body: bytes, path: str = "/v1/chat/completions") -> Any:
+async def send(gateway: Any, key: str, body: bytes, path: str = "/v1/chat/completions", more: str = "") -> Any:
     """A raw connection with one request on it."""
     host, port = gateway.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nx-api-key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nx-api-key: {key}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
     await writer.drain()
     return reader, writer
@@ -53,8 +53,11 @@ async def test_bodies_that_are_no_request(rig: Any) -> None:
             reader, writer = await send(gateway, session.key, body)
             assert await status(reader) == 400
             writer.close()
-        for body in (b'{"reward": "much"}', b'{"reward": NaN}', b"{}"):
+        for body in (b'{"reward": "much"}', b'{"reward": NaN}', b'{"reward": 1' + b"0" * 400 + b"}", b"{}"):
             reader, writer = await send(gateway, session.key, body, "/v1/reward")
             assert await status(reader) == 400
             writer.close()
+        reader, writer = await send(gateway, session.key, b"plain", more="Content-Encoding: gzip\r\n")
+        assert await status(reader) == 400
+        writer.close()
     assert session.score is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -198,7 +198,8 @@ def read_key(request: web.Request) -> str:
 def read_reward(body: Json) -> Score:
     """The agent's own reward of its episode. Raises RefusedError."""
     reward = body.get("reward")
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+    number = isinstance(reward, int | float) and not isinstance(reward, bool)
+    if not number or not abs(reward) <= sys.float_info.max:
         raise RefusedError.invalid(f'the body has no finite number: expected {{"reward": 1.0}}, got {reward!r:.80}')
     return Score(float(reward))
 
@@ -209,7 +210,7 @@ async def read_body(request: web.Request) -> Json:
         body = json.loads(await request.read())
     except web.HTTPRequestEntityTooLarge:
         raise RefusedError(413, "request_too_large", f"the request has more than {LARGEST_REQUEST} bytes") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, web.RequestPayloadError) as error:
         raise RefusedError.invalid(f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):
         raise RefusedError.invalid(f"the body is {type(body).__name__}, expected an object")
