@@ -27,7 +27,8 @@ class Model(Protocol):
         on the episode's reward, under its role. `max_tokens` and `stop` are limits besides the run's.
 
         Messages that go on from an earlier turn extend its very tokens, also where the chat template would render that
-        turn in another way, such as without its thinking. With `exact=False` they are rendered as the template does.
+        turn in another way, such as without its thinking. With `exact=False`, or where those tokens leave no room, they
+        are rendered as the template does.
 
         Raises ContextFullError where the messages leave no room, TurnsExhaustedError where a harness had
         `environments.*.max_turns` turns of the role `agent`, and EpisodeEndedError when the episode has ended: all are

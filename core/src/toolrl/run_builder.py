@@ -125,6 +125,7 @@ class RunBuilder:
                 name=use.use,
                 toolset=self.build("tools", use, f"{where}.history[{index}]", chat_format=chat),
                 policy=PolicyOptions(session_timeout=use.timeout),
+                rewrites=True,
             )
             for index, use in enumerate(config.history)
         ]

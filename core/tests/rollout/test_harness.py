@@ -160,7 +160,7 @@ async def gives_up_alone(task: Task, model: Model, episode: EpisodeContext) -> O
     ("play", "says"),
     [
         (raises, "it raised KeyError: 'nothing'"),
-        (asks_nothing, "ended without asking the model"),
+        (asks_nothing, "it ended as 'no_call' without asking the model"),
         (gives_text, "gave str '4', expected an Outcome"),
         (gives_up_alone, "CancelledError"),
     ],
@@ -202,6 +202,18 @@ def test_a_harness_that_asks_for_ever(limits: Limits, stop: str) -> None:
     episode = episode_of(play, limits=limits, max_turns=3, rewards=[NamedReward("fixed", FixedReward(1.0))])
     assert (episode.failure, episode.stop_reason, episode.reward) == (None, stop, 1.0)
     assert len(episode.turns_of("agent")) == len(episode.turns_of("helper")) == (3 if stop == "max_turns" else 2)
+
+
+def test_a_first_question_that_does_not_fit() -> None:
+    """Ends the episode as it does in the turn loop, and is no failure."""
+
+    async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
+        await model.ask([Message("user", "x" * 900)])
+        return Outcome()
+
+    episode = episode_of(play, rewards=[NamedReward("fixed", FixedReward(1.0))])
+    assert (episode.failure, episode.stop_reason, episode.reward) == (None, "context_full", 1.0)
+    assert (episode.turns, episode.ids) == ((), ())
 
 
 def test_questions_of_an_episode_that_ended() -> None:

@@ -12,9 +12,18 @@ import pytest
 from toolrl.protocols import EpisodeContext, Model
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.tools import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
+from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Message, Task, ToolResult, ToolSpec
-from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task
+from toolrl_testing.fakes import (
+    FakeChatFormat,
+    FakeParser,
+    RecordingToolset,
+    ScriptedEngine,
+    make_build_context,
+    make_task,
+)
 
 ASKED = Message("user", "Sum up.")
 Rewrite = Callable[[Model, Sequence[Message], Sequence[ToolSpec], int, int], Any]
@@ -42,11 +51,14 @@ class Rewriter:
         return None
 
 
-def episode_of(*works: Rewrite, turns: int = 4, limit: int = 4000, result: str = "r" * 50) -> tuple[Episode, Any]:
+def episode_of(
+    *works: Rewrite, turns: int = 4, limit: int = 4000, result: str = "r" * 50, more: Sequence[ToolEntry] = ()
+) -> tuple[Episode, Any]:
     """Each turn but the last calls a tool. The model says `s` when it is asked to sum up."""
     engine = ScriptedEngine(lambda prompt: "s" if ASKED.content in prompt[-30:] else "c" if "!" not in prompt else "e")
     tools = RecordingToolset(lambda call: ToolResult(result))
     entries = [ToolEntry("tools", tools), *(ToolEntry(f"history{n}", Rewriter(it)) for n, it in enumerate(works))]
+    entries += more
     parser = FakeParser(lambda text: ["echo"] if text == "c" else [])
     environment = Environment("default", parser, FakeChatFormat(), ToolBox(entries), max_turns=turns)
     run = EpisodeRun(EpisodePlan(make_task(), "group", 0, seed=1), environment, engine, Limits(40, limit))
@@ -65,6 +77,14 @@ async def summed_up(
 
 async def nothing(*_: Any) -> None:
     return None
+
+
+class Component(Rewriter):
+    """The same as a toolset that may stand in a list."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 def test_a_summary_is_asked_behind_the_history_and_another_trajectory_begins_with_it() -> None:
@@ -117,6 +137,32 @@ def test_each_rewriter_has_what_the_one_before_it_made() -> None:
     assert [content for content, _ in seen] == ["r", "ra"]
     assert len(engine.generated[1].prompt) == seen[1][1] + 1, "tokens are those of the prompt as it is"
     assert episode.messages[1].content == "rab"
+
+
+def test_a_member_of_a_list_rewrites_too() -> None:
+    joined = as_toolset(
+        lambda options, context: [[Component(nothing)], Component(summed_up)], None, make_build_context()
+    )
+    episode, _ = episode_of(more=[ToolEntry("list", joined)])
+    assert [len(it.turns) for it in episode.trajectories] == [
+        len(it.turns) for it in episode_of(summed_up)[0].trajectories
+    ]
+
+
+def test_under_history_stands_what_rewrites() -> None:
+    @tool
+    def add(a: int) -> str:
+        """Adds.
+
+        Args:
+            a: A number.
+        """
+        return str(a)
+
+    calculator = as_toolset(add, None, make_build_context())
+    failure = episode_of(more=[ToolEntry("calculator", calculator, rewrites=True)])[0].failure
+    assert failure is not None
+    assert "calculator: it is under `history`, and its sessions have no rewrite()" in failure.message
 
 
 def test_a_history_that_no_longer_fits_is_rewritten_before_the_episode_gives_up() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from toolrl.rollout.long_prompts import LongPrompts
-from toolrl.types import Episode
+from toolrl.types import Episode, Trajectory
 from toolrl_testing.fakes import make_episode, make_task
 
 
@@ -35,6 +36,13 @@ def test_it_is_said_once_with_the_lengths(caplog: pytest.LogCaptureFixture, of_m
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("task 'first': its prompt has 17 tokens")
     assert said in line
+
+
+def test_a_prompt_that_was_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    episode = replace(cut_at_once("harness"), trajectories=(Trajectory(),))
+    LongPrompts(4, of_model=False).toolrl_episode_end(episode)
+    assert "its prompt has too many tokens" in caplog.text
+    assert "well above 4" in caplog.text
 
 
 def test_an_episode_that_was_cut_later_is_not_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from toolrl.errors import ChatFormatError, EngineError
+from toolrl.errors import ChatFormatError, ContextFullError, EngineError
 from toolrl.parsing.flags import EndFlags
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.model import EpisodeModel
@@ -352,6 +352,21 @@ def test_a_bridge_that_the_format_refuses() -> None:
         said = (await ask(model)).message
         await ask(model, said, Message("system", "b"))
         assert shape(model) == [[0, 1]]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("tokens", "trajectories"), [(200, [[0, 1]]), (140, [[0], [1]])])
+def test_what_no_longer_fits_as_it_was_sampled_may_fit_as_the_template_renders_it(
+    tokens: int, trajectories: list[list[int]]
+) -> None:
+    async def main() -> None:
+        model = model_of(ScriptedEngine(lambda prompt: f"<think>{'hm' * 40}</think>ok"), tokens)
+        said = (await ask(model)).message
+        await ask(model, said, Message("user", "b" * 40))
+        assert shape(model) == trajectories
+        with pytest.raises(ContextFullError, match="the prompt has"):
+            await ask(model, said, Message("user", "b" * 200))
 
     asyncio.run(main())
 

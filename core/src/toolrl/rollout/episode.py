@@ -219,8 +219,9 @@ class EpisodeRun:
             raise HarnessError(
                 f"play() gave {type(outcome).__name__} {outcome!r:.80}, expected an Outcome", where=where
             )
-        if not self._model.turns():
-            raise HarnessError("it ended without asking the model: there is nothing to train on", where=where)
+        if not self._model.turns() and outcome.stop != "context_full":
+            text = f"it ended as {outcome.stop!r} without asking the model: there is nothing to train on"
+            raise HarnessError(text, where=where)
         self._answer = self._model.answer if outcome.answer is None else outcome.answer
         self._harness_score = outcome.score
         return outcome.stop
@@ -299,13 +300,13 @@ class EpisodeRun:
     ) -> tuple[tuple[Message, ...], Rendered]:
         """Each rewriter has what the one before it made."""
         specs, limit = session.specs(), self.limits.max_episode_tokens
-        for rewriter in session.rewriters:
-            ask = partial(rewrite_of, rewriter.session, messages, specs, len(prompt.ids), limit)
-            made = await rewriter.ask("rewriting the history", ask)
+        for item, rewriter in session.rewriters:
+            ask = partial(rewrite_of, rewriter, messages, specs, len(prompt.ids), limit)
+            made = await item.ask("rewriting the history", ask)
             self._model.check()
             if made is not None:
                 messages, prompt = made, self.environment.chat.open(made, specs)
-            count, key = self._reward.metrics, f"tool/{rewriter.entry.name}/rewrites"
+            count, key = self._reward.metrics, f"tool/{item.entry.name}/rewrites"
             count[key] = count.get(key, 0.0) + (made is not None)
         return messages, prompt
 

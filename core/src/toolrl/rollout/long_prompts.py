@@ -27,12 +27,14 @@ class LongPrompts:
             return
         self._warned = True
         limit = "the model can attend to" if self._of_model else "rollout.max_episode_tokens is"
-        remedy = "" if self._of_model else f"set rollout.max_episode_tokens well above {episode.main.prompt_length}, "
+        tokens = episode.main.prompt_length  # 0 of a harness's question: what doesn't fit isn't kept.
+        enough = max(tokens, self._limit)
+        remedy = "" if self._of_model else f"set rollout.max_episode_tokens well above {enough}, "
         _log.warning(
-            "task %r: its prompt has %d tokens, tools and system prompt included, and %s %d: such an episode ends at "
+            "task %r: its prompt has %s tokens, tools and system prompt included, and %s %d: such an episode ends at "
             "once as context_full, without a token sampled; %sshorten the prompt or leave such tasks out (said once)",
             episode.task.id,
-            episode.main.prompt_length,
+            tokens or "too many",
             limit,
             self._limit,
             remedy,

@@ -183,7 +183,7 @@ class EpisodeModel:
     # The prompt.
 
     def _behind_a_turn(self, question: Question, tools: Sequence[ToolSpec], role: str) -> Prepared | None:
-        """The tokens of the turn that the question goes on from, and what follows them."""
+        """The tokens of the turn that the question goes on from, and what follows them; None where these don't fit."""
         end = self.turn_ends.find(question, self._is_free)
         if end is None or not question.tail:
             return None
@@ -199,8 +199,8 @@ class EpisodeModel:
             kind, place, run = "forked", None, self._begin(role)
             run.restate(source, end.tokens)
         run.messages = [*end.messages, *question.tail]
-        _check_room(run.give(given), run, end.tokens + len(given.ids))
-        return kind, place, run
+        fits = run.give(given) and run.room > 0
+        return (kind, place, run) if fits else None  # The whole may be shorter, without its thinking.
 
     def _rendered(self, question: Question, tools: Sequence[ToolSpec], role: str) -> Prepared:
         """All messages as the chat format renders them."""
@@ -208,7 +208,9 @@ class EpisodeModel:
         place = self._longest(prompt, role)
         # A copy, so that a generation that fails or is cancelled leaves nothing.
         run = self._begin(role) if place is None else self._runs[place].copy()
-        _check_room(run.extend(prompt), run, len(prompt.ids))
+        if not run.extend(prompt) or run.room <= 0:
+            text = f"the prompt has {len(prompt.ids)} tokens and leaves no room in rollout.max_episode_tokens"
+            raise ContextFullError(text)
         run.messages = list(question.messages)
         return "opened" if place is None else "extended", place, run
 
@@ -248,8 +250,3 @@ def _forms(turn: Turn, stop: Sequence[str]) -> list[Message]:
     texts = [turn.content, "\n".join(part for part in (turn.content, *broken) if part)]
     texts += [text[: min(ends)] for text in texts if (ends := [text.find(it) for it in stop if it in text])]
     return [replace(turn.message, content=text) for text in texts]
-
-
-def _check_room(fits: bool, run: TrajectoryRun, tokens: int) -> None:
-    if not fits or run.room <= 0:
-        raise ContextFullError(f"the prompt has {tokens} tokens and leaves no room in rollout.max_episode_tokens")

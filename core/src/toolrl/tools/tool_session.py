@@ -38,6 +38,8 @@ class ToolEntry:
     """Of the toolset's own reward."""
     markers: Mapping[str, Markers] = field(default_factory=dict)
     """By new name; they take precedence over the tool's own."""
+    rewrites: bool = False
+    """Whether it is there to rewrite the history."""
 
 
 class OpenSession:
@@ -138,6 +140,6 @@ async def blamed(name: str, what: str, work: Callable[[], Awaitable[T]], seconds
         if not watch.failed(error):
             raise
         if limit.expired():
-            text = f"{what}: no answer within {seconds:g} s (policy.session_timeout)"
+            text = f"{what}: no answer within {seconds:g} s (policy.session_timeout, or the `timeout` of a history)"
             raise ToolsetError(text, where=name) from None
         raise ToolsetError(f"{what}: {type(error).__name__}: {error}", where=name) from error

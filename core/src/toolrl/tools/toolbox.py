@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolrl.errors import ConfigError, DataError, ToolsetError
-from toolrl.protocols import EpisodeContext, Reply, RewritesHistory, Toolset
+from toolrl.protocols import EpisodeContext, Reply, Toolset
 from toolrl.tools.cancellation import end_strays
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.loop_watch import watching
@@ -39,6 +39,7 @@ from toolrl.tools.toolset import (
     meaning_of,
     opening_of,
     respond_of,
+    rewriters_of,
     stop_all,
     tool_names,
 )
@@ -225,10 +226,12 @@ class ToolBoxSession:
                     specs.append(spec if same else replace(spec, name=shown, markers=markers))
             if taken or not item.specs:
                 active.append(item)
+            if item.entry.rewrites and not rewriters_of(item.session):
+                raise ToolsetError("it is under `history`, and its sessions have no rewrite()", where=item.entry.name)
         self._specs = tuple(specs)
         self._active = tuple(active)
-        self.rewriters = tuple(item for item in active if isinstance(item.session, RewritesHistory))
-        """Sessions that may rewrite the history."""
+        self.rewriters = tuple([(item, it) for item in active for it in rewriters_of(item.session)])
+        """Sessions that may rewrite the history, with their toolsets'."""
         self._check_selection(task, [*owners, *left_out])
 
     def specs(self) -> tuple[ToolSpec, ...]:

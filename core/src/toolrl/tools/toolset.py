@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
-from toolrl.protocols import BuildContext, EpisodeContext, Reply, StartsAndStops, ToolSession, Toolset
+from toolrl.protocols import BuildContext, EpisodeContext, Reply, RewritesHistory, StartsAndStops, ToolSession, Toolset
 from toolrl.tools.function import FunctionTool, is_async
 from toolrl.tools.lifecycle import LifecycleToolset, Tool
 from toolrl.tools.traits import ToolTraits
@@ -139,31 +139,31 @@ class _JoinedSession:
     """Calls go to the member that has the tool; rewards add up."""
 
     def __init__(self, sessions: Sequence[ToolSession]) -> None:
-        self._sessions = sessions
+        self.members = sessions
         self._by_name = {spec.name: session for session in sessions for spec in session.specs()}
 
     def specs(self) -> Sequence[ToolSpec]:
-        return tuple(spec for session in self._sessions for spec in session.specs())
+        return tuple(spec for session in self.members for spec in session.specs())
 
     def traits(self, name: str) -> ToolTraits:
         return traits_of(self._by_name[name], name)
 
     def resolve(self, name: str) -> str | None:
-        meant = [found for session in self._sessions if (found := meaning_of(session, name)) is not None]
+        meant = [found for session in self.members if (found := meaning_of(session, name)) is not None]
         return meant[0] if len(meant) == 1 else None
 
     async def opening(self) -> Sequence[Message]:
-        return [message for session in self._sessions for message in await opening_of(session)]
+        return [message for session in self.members for message in await opening_of(session)]
 
     async def call(self, call: ToolCall) -> ToolResult:
         return await self._by_name[call.name].call(call)
 
     async def reward(self) -> float | None:
-        values = [value for session in self._sessions if (value := await session.reward()) is not None]
+        values = [value for session in self.members if (value := await session.reward()) is not None]
         return sum(values) if values else None
 
     async def respond(self, turn: Turn) -> Reply | None:
-        for session in self._sessions:
+        for session in self.members:
             reply = await respond_of(session, turn)
             if reply is not None:
                 return reply
@@ -222,8 +222,15 @@ async def respond_of(session: ToolSession, turn: Turn) -> Reply | None:
     return replace(reply, messages=_messages("respond()", reply.messages))
 
 
+def rewriters_of(session: ToolSession) -> list[RewritesHistory]:
+    """What of a session may rewrite the history: itself, or members of a list."""
+    if isinstance(session, _JoinedSession):
+        return [found for member in session.members for found in rewriters_of(member)]
+    return [session] if isinstance(session, RewritesHistory) else []
+
+
 async def rewrite_of(
-    session: Any, messages: Sequence[Message], tools: Sequence[ToolSpec], tokens: int, limit: int
+    session: RewritesHistory, messages: Sequence[Message], tools: Sequence[ToolSpec], tokens: int, limit: int
 ) -> tuple[Message, ...] | None:
     """See `RewritesHistory`. Raises TypeError or ValueError for messages after which there can't be a turn."""
     given = await session.rewrite(messages, tools, tokens, limit)
