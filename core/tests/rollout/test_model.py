@@ -76,10 +76,12 @@ class Flaky(ScriptedEngine):
         return await super().generate(prompt, *given, **more)
 
 
-def episode_of(play: Play, *, limit: int = 5000, chat: Any = None, **fields: Any) -> tuple[Episode, Flaky]:
+def episode_of(
+    play: Play, *, limit: int = 5000, chat: Any = None, toolset: type = Asking, **fields: Any
+) -> tuple[Episode, Flaky]:
     engine = Flaky()
     parser = FakeParser(lambda text: ["play"] if engine.calls == 1 else [])
-    tools = ToolBox([ToolEntry("asking", Asking(play))])
+    tools = ToolBox([ToolEntry("asking", toolset(play))])
     environment = Environment("default", parser, chat or FakeChatFormat(), tools, max_turns=2, **fields)
     run = EpisodeRun(EpisodePlan(make_task(), "group", 0, seed=1), environment, engine, Limits(40, limit))
     return asyncio.run(run.run()), engine
@@ -209,6 +211,22 @@ def test_an_engine_that_fails_is_no_failure_of_the_tool(text: str, says: str) ->
     assert episode.failure is not None
     assert (episode.failure.fault, len(episode.trajectories)) == ("engine", 1)
     assert says in episode.failure.message
+
+
+@pytest.mark.parametrize("stage", ["opening", "respond", "reward"])
+def test_nor_of_what_a_session_makes_of_it(stage: str) -> None:
+    async def fails(self: Any, *_: Any) -> None:
+        try:
+            await self.model.ask([Message("user", "!")])
+        except EngineError as error:
+            raise KeyError("no answer") from error
+
+    async def play(model: Model) -> str:
+        return ""
+
+    failure = episode_of(play, toolset=type("Failing", (Asking,), {stage: fails}))[0].failure
+    assert failure is not None
+    assert (failure.fault, failure.message) == ("engine", "EngineError: it broke")
 
 
 def test_nothing_is_asked_after_the_end() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from toolrl.runs.files import json_line
 from toolrl.runs.records import Opaque, episode_from_json, episode_to_json, from_plain, to_plain
-from toolrl.types import CallError, Episode, Media, MediaInput, Message, RewardEntry, Task
+from toolrl.types import CallError, Episode, Media, MediaInput, Message, RewardEntry, Task, Trajectory, Turn
 
 numbers = st.integers() | st.floats(allow_nan=False)
 scalars = st.none() | st.booleans() | numbers | st.text() | st.binary(max_size=20) | st.builds(Path, st.just("a/b"))
@@ -83,6 +83,26 @@ def test_episodes_round_trip(make_episode: Callable[..., Episode], data: st.Data
         metrics=data.draw(st.dictionaries(text, floats, max_size=3)),
         seconds=data.draw(floats),
     )
+    assert episode_from_json(through_json(episode_to_json(episode))) == episode
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    ids = draw(st.lists(st.integers(0, 1), max_size=8))
+    prompt = draw(st.integers(0, len(ids)))
+    mask = [0] * prompt + [draw(st.integers(0, 1)) for _ in ids[prompt:]]
+    turn = Turn(draw(st.integers(0, 9)), (), (), (), "stop", usage=draw(st.sampled_from([{}, {"cost": 0.5}])))
+    return Trajectory(
+        tuple(ids), tuple(mask), tuple(-0.5 * it for it in mask), tuple(3 if it else -1 for it in mask), prompt,
+        turns=draw(st.sampled_from([(), (turn,)])), role=draw(st.sampled_from(["agent", "user"])),
+        trained=draw(st.booleans()), routes=draw(st.none() | st.binary(max_size=2)),
+    )  # fmt: skip
+
+
+@given(st.lists(trajectories(), max_size=5))
+def test_any_trajectories_round_trip(make_episode: Callable[..., Episode], drawn: list[Trajectory]) -> None:
+    """Also those that have beginnings in common, and those of an API, which have no tokens."""
+    episode = replace(make_episode(), trajectories=tuple(drawn))
     assert episode_from_json(through_json(episode_to_json(episode))) == episode
 
 

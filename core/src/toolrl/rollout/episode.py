@@ -127,7 +127,8 @@ class EpisodeRun:
         stop: StopReason = "error"
         watch = Watch()
         try:
-            stop = await self._converse()
+            with self._model.blamed():
+                stop = await self._converse()
             self._notes = plain_notes(self._handed_on, self._hide)
             self.state = State.SCORING
             await self._score(stop)
@@ -209,12 +210,10 @@ class EpisodeRun:
             )
         except (ContextFullError, TurnsExhaustedError) as error:
             outcome = Outcome(stop="max_turns" if isinstance(error, TurnsExhaustedError) else "context_full")
+        except HarnessError:
+            raise
         except Exception as error:
-            self._model.check()  # What failed in the engine is no failure of the harness.
-            if isinstance(error, HarnessError):
-                raise
             raise HarnessError(f"it raised {type(error).__name__}: {error}", where=where) from error
-        self._model.check()
         if not isinstance(outcome, Outcome):
             raise HarnessError(
                 f"play() gave {type(outcome).__name__} {outcome!r:.80}, expected an Outcome", where=where
@@ -266,7 +265,6 @@ class EpisodeRun:
         if turn.finish == "length":
             return "context_full" if run.room <= 0 else "max_tokens"
         reply = await session.respond(turn)
-        self._model.check()
         if reply is None:
             return "no_call"
         self._reward.add_reply(turn, reply.reward)
@@ -303,7 +301,6 @@ class EpisodeRun:
         for item, rewriter in session.rewriters:
             ask = partial(rewrite_of, rewriter, messages, specs, len(prompt.ids), limit)
             made = await item.ask("rewriting the history", ask)
-            self._model.check()
             if made is not None:
                 messages, prompt = made, self.environment.chat.open(made, specs)
             count, key = self._reward.metrics, f"tool/{item.entry.name}/rewrites"

@@ -139,6 +139,16 @@ class EpisodeModel:
         if self._failure is not None:
             raise self._failure
 
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Checks in the end, also where the part that asked failed of it."""
+        try:
+            yield
+        except Exception:
+            self.check()
+            raise
+        self.check()
+
     def results(self) -> list[Trajectory]:
         """By their first turns."""
         found = [run.result() for run in sorted(self._asked_runs, key=lambda run: run.turns[0].index)]

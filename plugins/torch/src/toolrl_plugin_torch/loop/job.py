@@ -80,7 +80,7 @@ def warn_where_done(step: int, steps: int, field: str) -> None:
 
 
 def longest_episode(config: Config, limits: Limits) -> int:
-    """The most tokens that an episode of any environment can sample."""
+    """The most tokens that an episode of any environment can sample in one trajectory."""
     turns = max(environment.max_turns for environment in config.environments.values())
     return min(turns * limits.max_turn_tokens, limits.max_episode_tokens)
 
