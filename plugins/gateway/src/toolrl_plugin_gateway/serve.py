@@ -137,7 +137,10 @@ class EpisodeServer(ExternalHarness):
         known = {"id", "messages", "answer", "environment"}
         extra = {name: value for name, value in row.items() if name not in known}
         messages = tuple(read_messages(row.get("messages"), "task.messages"))
-        return Task(str(row.get("id", number)), messages, row.get("answer"), row.get("environment"), extra=extra)
+        environment, there = row.get("environment"), list(self._assembly.environments)
+        if environment not in (None, *there):
+            raise RefusedError.invalid(f"task.environment is {environment!r:.80}; the config has: {', '.join(there)}")
+        return Task(str(row.get("id", number)), messages, row.get("answer"), environment, extra=extra)
 
     async def _played(self, task: Task, number: int) -> Episode:
         group = await self._runner.group(task, number, 1, self._assembly.limits, round_id=ROUND, gate=self._gate)
