@@ -371,11 +371,13 @@ def test_what_no_longer_fits_as_it_was_sampled_may_fit_as_the_template_renders_i
     asyncio.run(main())
 
 
-def test_images_are_compared_by_their_pixels() -> None:
-    image = pytest.importorskip("PIL.Image", reason="images are pillow's")
+@pytest.mark.parametrize("library", ["PIL.Image", "numpy"])
+def test_images_are_compared_by_their_pixels(library: str) -> None:
+    made = pytest.importorskip(library, reason="images are pillow's or numpy's")
 
     def shown(color: str) -> Message:
-        return Message("user", "look", (Media("image", image.new("RGB", (2, 2), color)),))
+        pixels = made.new("RGB", (2, 2), color) if library != "numpy" else made.full((2, 2, 3), len(color))
+        return Message("user", "look", (Media("image", pixels),))
 
     async def main() -> None:
         model = told("ok")

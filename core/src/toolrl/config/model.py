@@ -147,7 +147,8 @@ class EnvironmentConfig(Frame):
     max_turns: int = Field(4, ge=1, description="Assistant turns in an episode. Calls of the last turn still run.")
     call_cost: float = Field(0.0, ge=0, allow_inf_nan=False, description="Taken off the reward for each call.")
     untrained_roles: list[str] = Field(
-        default_factory=list, description="Roles under which tools ask the model without training it: a simulated user."
+        default_factory=list,
+        description="Roles under which a tool or a harness asks the model without training it: a user.",
     )
 
     @model_validator(mode="after")

@@ -127,7 +127,8 @@ def _canonical(arguments: Mapping[str, Any]) -> Any:
 def _media_key(item: Media) -> list[Any]:
     if not hasattr(item.data, "tobytes"):
         return [item.kind, repr(item.data)]
-    return [item.kind, item.data.size, item.data.mode, _digest([item.data.tobytes()]).hex()]  # An image of pillow's.
+    form = [str(getattr(item.data, name, "")) for name in ("size", "mode", "shape", "dtype")]  # Of pillow, of numpy.
+    return [item.kind, form, _digest([item.data.tobytes()]).hex()]
 
 
 def _line(key: Any) -> bytes:
