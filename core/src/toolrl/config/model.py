@@ -148,7 +148,7 @@ class EnvironmentConfig(Frame):
     call_cost: float = Field(0.0, ge=0, allow_inf_nan=False, description="Taken off the reward for each call.")
     untrained_roles: list[str] = Field(
         default_factory=list,
-        description="Roles under which a tool or a harness asks the model without training it: a user.",
+        description="Roles under which a tool or a harness asks the model, untrained: a simulated user.",
     )
 
     @model_validator(mode="after")
