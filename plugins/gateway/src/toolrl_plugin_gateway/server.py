@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
@@ -198,10 +199,11 @@ def read_key(request: web.Request) -> str:
 def read_reward(body: Json) -> Score:
     """The agent's own reward of its episode. Raises RefusedError."""
     reward = body.get("reward")
-    number = isinstance(reward, int | float) and not isinstance(reward, bool)
-    if not number or not abs(reward) <= sys.float_info.max:
+    known = isinstance(reward, int | float) and not isinstance(reward, bool)
+    number: Any = reward if known else math.nan
+    if not abs(number) <= sys.float_info.max:
         raise RefusedError.invalid(f'the body has no finite number: expected {{"reward": 1.0}}, got {reward!r:.80}')
-    return Score(float(reward))
+    return Score(float(number))
 
 
 async def read_body(request: web.Request) -> Json:
