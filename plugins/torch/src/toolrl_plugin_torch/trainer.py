@@ -54,7 +54,8 @@ class PolicyTrainer(BaseTrainer):
     """Policy-gradient updates from groups of episodes.
 
     `temperature` is the one that episodes are sampled at; `longest` the most tokens an episode can sample in one
-    trajectory, which the `constant` aggregation divides by. `estimator` and `custom_loss` stand for what the algorithm builds in.
+    trajectory, which the `constant` aggregation divides by. `estimator` and `custom_loss` stand for what the algorithm
+    builds in.
     """
 
     def __init__(
