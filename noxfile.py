@@ -72,7 +72,7 @@ WITH_PLUGINS = ["core/tests/cli/test_cheap_mistakes.py", "core/tests/cli/test_ne
 """Files of core's tests with some that skip where a plugin isn't installed: they run with everything, too."""
 LIBRARIES = {
     "chat": ("transformers", "jinja2", "numpy", "pillow"),
-    "gateway": ("openai>=2", "anthropic>=0.60", "psutil"),
+    "gateway": ("openai>=3", "anthropic>=0.60", "psutil"),
     "qwen-agent": ("qwen-agent>=0.0.32", "soundfile", "numpy", "python-dateutil", "regex", "tqdm", "pillow"),
     "reasoning-gym": ("reasoning-gym>=0.1.25",),
     "transformers": ("peft>=0.21",),
