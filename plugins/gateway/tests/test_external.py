@@ -113,7 +113,7 @@ async def test_an_agent_begins_episodes_of_a_served_model_and_gets_them_scored(r
         assert (await post(f"{begun['base_url']}/chat/completions", begun["api_key"], asked))[0] == 200
         ended.append((await post(f"{url}/episodes/{begun['id']}/end", key, {"answer": "42", "reward": 0.5}))[1])
     assert (await post(f"{url}/episodes/{begun['id']}/end", key, {}))[0] == 404
-    for task in (1, {**own, "environment": "absent"}, {**own, "environment": ["default"]}):
+    for task in (1, False, {**own, "environment": "absent"}, {**own, "environment": ["default"]}):
         assert (await post(f"{url}/episodes", key, {"task": task}))[0] == 400
     assert (await post(f"{url}/episodes", "another-key", {"task": 0}))[0] == 401
     await post(f"{url}/episodes", key, {"task": 0})  # It is never ended.

@@ -128,7 +128,7 @@ class EpisodeServer(ExternalHarness):
 
     def _task(self, given: Any, number: int) -> Task:
         """A row of data.train, or a task of the client's own. Raises RefusedError."""
-        if isinstance(given, int):
+        if type(given) is int:  # A bool is none.
             rows = self._assembly.dataset("train")
             if not 0 <= given < len(rows):
                 raise RefusedError.invalid(f"task is {given}, and data.train has {len(rows)} rows")
