@@ -23,6 +23,7 @@ from toolrl.agent_protocols import Outcome as Outcome
 from toolrl.agent_protocols import RewritesHistory as RewritesHistory
 from toolrl.training_protocols import AdvantageEstimator as AdvantageEstimator
 from toolrl.training_protocols import Cluster as Cluster
+from toolrl.training_protocols import Credit as Credit
 from toolrl.training_protocols import LossTerms as LossTerms
 from toolrl.training_protocols import PolicyLoss as PolicyLoss
 from toolrl.training_protocols import RunInfo as RunInfo
@@ -35,6 +36,7 @@ from toolrl.types import (
     Decoded,
     Episode,
     Generation,
+    MediaInput,
     Message,
     ParsedTurn,
     Rendered,
@@ -302,6 +304,18 @@ class HoldsStill(Protocol):
 
     def hold(self) -> AbstractAsyncContextManager[None]:
         """While this is held nothing is sampled; requests wait, and are looked at together when it ends."""
+        ...
+
+
+@runtime_checkable
+class ScoresTokens(Protocol):
+    """What an engine may give besides: the log-probabilities of given tokens. A teacher of distillation needs it."""
+
+    async def score(
+        self, ids: Sequence[int], start: int, *, temperature: float = 1.0, media: Sequence[MediaInput] = ()
+    ) -> Sequence[float]:
+        """Natural log-probability under softmax(logits / temperature) of each of `ids[start:]`, given the ids before
+        it; `start` is at least 1. Raises EngineError."""
         ...
 
 

@@ -154,12 +154,16 @@ class ChecksMemory(Protocol):
         ...
 
 
+Credit = float | Mapping[int, float | Sequence[float]]
+"""Advantages of an episode: a number for every sampled token; or by turn index one for all sampled tokens of the turn,
+or one for each of them in order."""
+
+
 class AdvantageEstimator(Protocol):
     """Says how much better each episode was than could be expected."""
 
-    def advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[float | Mapping[int, float]]]:
-        """For all groups of a step: one entry a group, in it one for each of its episodes, in order. A number is
-        credited to every sampled token of its episode, a mapping by turn index to those of the turn. Values of an
+    def advantages(self, groups: Sequence[Group]) -> Sequence[Sequence[Credit]]:
+        """For all groups of a step: one entry a group, in it one for each of its episodes, in order. Values of an
         episode that failed are not used."""
         ...
 
@@ -179,10 +183,17 @@ class LossTerms:
     """Of each token, as credited."""
     mask_BT: Any
     """bool, True on the tokens to train on."""
+    reference_logprobs_BT: Any = None
+    """Under the reference; None unless the config or the loss asks for it."""
+    teacher_logprobs_BT: Any = None
+    """Under the teacher of the episode's environment; None without a teacher, NaN on tokens that none scored."""
+    entropy_BT: Any = None
+    """Of the distribution that each token was drawn from, in nats, with a gradient; None unless asked for."""
 
 
 class PolicyLoss(Protocol):
-    """The policy's part of the loss, in the place of the clipped surrogate."""
+    """The policy's part of the loss, in the place of the clipped surrogate. An attribute `needs`, a collection of
+    `reference` and `entropy`, asks for these fields of its terms; they cost memory and time."""
 
     def token_losses(self, terms: LossTerms) -> Any:
         """The loss of each token, a tensor of shape [B, T] with a gradient; lower is better. Values outside of the mask

@@ -254,6 +254,8 @@ class Trajectory:
     """The images among the ids, in order."""
     routes: bytes | None = None
     """`Generation.routes` of the tokens so far; None where the engine doesn't record them."""
+    teacher_logprobs: tuple[float, ...] | None = None
+    """Natural log-probability of each token under a teacher, 0.0 on tokens that weren't sampled here; None without."""
     role: str = "agent"
     """Who speaks; in a group, roles are compared with themselves."""
     trained: bool = True

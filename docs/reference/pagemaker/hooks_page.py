@@ -14,7 +14,7 @@ The file is `core/src/toolrl/hookspecs.py`. How to write a plugin: [write a plug
 data that components are handed: [types](types.md)."""
 
 _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply", "RewritesHistory"),
-         "RolloutEngine": ("ChatEngine", "WeightSource", "HoldsStill", "Rests"),
+         "RolloutEngine": ("ChatEngine", "WeightSource", "HoldsStill", "Rests", "ScoresTokens"),
          "ChatFormat": ("ChecksTools",),
          "ToolParser": ("ReadsTokens", "StopsByTools"),
          "Reward": ("ScoresGroups", "StartsAndStops"),

@@ -49,6 +49,7 @@ def test_tokens_get_the_advantage_of_their_episode_or_turn(make_episode: Any) ->
     episode = make_episode((0, 1, 1, 0, 1, 0))
     assert token_advantages(episode, 0.5) == [0.0, 0.5, 0.5, 0.0, 0.5, 0.0]
     assert token_advantages(episode, {0: 1.0, 1: -2.0}) == [0.0, 1.0, 1.0, 0.0, -2.0, 0.0]
+    assert token_advantages(episode, {0: [1.0, 3.0], 1: -2.0}) == [0.0, 1.0, 3.0, 0.0, -2.0, 0.0]
     with pytest.raises(KeyError):
         token_advantages(episode, {0: 1.0})
     segments = (Segment("model", "a", (1, 3)), Segment("tool", "b", (3, 4)), Segment("model", "c", (4, 5)))
@@ -259,6 +260,8 @@ def test_an_estimator_stands_for_the_built_in_ones(make_episode: Any) -> None:
         ([[1.0, "2"], [1.0]], "'2'"),
         ([[1.0, {1: 1.0}], [1.0]], "turn 0"),
         ([[1.0, {0: math.inf}], [1.0]], "inf"),
+        ([[1.0, {0: [1.0, math.inf]}], [1.0]], "inf"),
+        ([[1.0, {0: [1.0] * 3}], [1.0]], "gave 3 advantages for turn 0 of .*, which has 2 sampled tokens"),
     ],
 )
 def test_an_estimator_that_says_nonsense_is_refused(make_episode: Any, said: Any, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from toolrl.errors import RunStoppedError
+from toolrl.protocols import LossTerms
 from toolrl.types import Episode, Group
 from toolrl_plugin_torch.base_trainer import within_memory
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
@@ -328,3 +330,35 @@ def test_memory_that_ran_out_says_what_to_make_smaller() -> None:
         update()
     assert "tokens_per_microbatch" in str(caught.value.hint)
     assert "GPU 0" not in caught.value.message
+
+
+class Asks:
+    """A plugin's loss over everything that a loss can be given."""
+
+    needs = ("reference", "entropy")
+
+    def __init__(self) -> None:
+        self.terms: LossTerms | None = None
+
+    def token_losses(self, terms: LossTerms) -> Any:
+        self.terms = terms
+        return terms.logprobs_BT - terms.reference_logprobs_BT - terms.teacher_logprobs_BT - terms.entropy_BT
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_loss_is_given_what_it_needs(setting: Setting, share: bool) -> None:
+    loss = Asks()
+    trainer = setting.trainer(setting.policy(), custom_loss=loss, share_prefix=share)
+    group = setting.group([1.0, 0.0])
+    scored = [
+        replace(it, trajectories=(replace(it.trajectories[0], teacher_logprobs=tuple(-1.0 for _ in it.ids)),))
+        for it in group.episodes
+    ]
+    trainer.update([replace(group, episodes=tuple(scored))])
+    terms = loss.terms
+    assert terms is not None
+    trained_BT = terms.mask_BT
+    torch.testing.assert_close(terms.reference_logprobs_BT, terms.logprobs_BT.detach())
+    assert terms.teacher_logprobs_BT[trained_BT].eq(-1.0).all()
+    assert (terms.entropy_BT[trained_BT] > 0).all()
+    assert terms.entropy_BT.requires_grad

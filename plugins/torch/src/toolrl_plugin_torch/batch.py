@@ -48,6 +48,8 @@ class Sample:
     """Experts of each token that another is predicted from, int16 `[tokens, L, K]`; None for the router's own."""
     episode_tokens: int | None = None
     """Trained tokens of all sequences of its episode; None where this is the only one."""
+    teacher_logprobs: Sequence[float] | None = None
+    """Of each token under a teacher; None where none scored the sequence."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.loss_mask), len(self.logprobs), len(self.advantages)}
@@ -85,6 +87,8 @@ class MicroBatch:
     """The rows with what they have in common once, which is computed in their place."""
     routes_NLK: torch.Tensor | None = None
     """int16, on the CPU: the experts of each position that is computed, −1 for the router's own choice."""
+    teacher_logprobs_BT: torch.Tensor | None = None
+    """float32, the teachers' log-probabilities on trained tokens, NaN in rows that none scored; None without any."""
 
     @property
     def positions(self) -> int:
@@ -93,14 +97,15 @@ class MicroBatch:
 
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same on a device."""
+        tensors = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "routes_NLK"}
         moved = {
-            part.name: getattr(self, part.name).to(device, non_blocking=True)
-            for part in fields(self)
-            if part.name not in ("samples", "media", "tree", "routes_NLK")
+            name: value.to(device, non_blocking=True)
+            for name, value in tensors.items()
+            if isinstance(value, torch.Tensor)
         }
         media = {name: value.to(device, non_blocking=True) for name, value in self.media.items()}
         tree = None if self.tree is None else self.tree.to(device)
-        return MicroBatch(**moved, samples=self.samples, media=media, tree=tree, routes_NLK=self.routes_NLK)
+        return replace(self, **moved, media=media, tree=tree)
 
 
 def episode_samples(episode: Episode, advantage: Credit, routers: Routers | None = None) -> list[Sample]:
@@ -111,8 +116,9 @@ def episode_samples(episode: Episode, advantage: Credit, routers: Routers | None
     samples = []
     for it in trained:
         sample = Sample(
-            it.ids, it.loss_mask, it.logprobs, token_advantages(it, advantage), it.media, episode_tokens=tokens
-        )
+            it.ids, it.loss_mask, it.logprobs, token_advantages(it, advantage), it.media,
+            episode_tokens=tokens, teacher_logprobs=it.teacher_logprobs,
+        )  # fmt: skip
         length = _trained_length(sample)
         if routers is not None and length:
             sample = replace(sample, routes=routers.decode(it.routes or b"", length - 1))
@@ -204,6 +210,9 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
     rollout_logprobs_BT = torch.zeros(shape, dtype=torch.float32)
     advantages_BT = torch.zeros(shape, dtype=torch.float32)
     chosen = [samples[index] for index in rows]
+    teacher_logprobs_BT = None
+    if any(it.teacher_logprobs is not None for it in chosen):
+        teacher_logprobs_BT = torch.full(shape, torch.nan, dtype=torch.float32)
     tokens = [it.trained_tokens if it.episode_tokens is None else it.episode_tokens for it in chosen]
     for row, index in enumerate(rows):
         sample, length = samples[index], lengths[index]
@@ -212,12 +221,15 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
         loss_mask_BT[row, :length] = torch.tensor(sample.loss_mask[:length], dtype=torch.bool)
         rollout_logprobs_BT[row, :length] = torch.tensor(sample.logprobs[:length], dtype=torch.float32)
         advantages_BT[row, :length] = torch.tensor(sample.advantages[:length], dtype=torch.float32)
+        if teacher_logprobs_BT is not None and sample.teacher_logprobs is not None:
+            teacher_logprobs_BT[row, :length] = torch.tensor(sample.teacher_logprobs[:length], dtype=torch.float32)
     media = _media([(row, samples[index].media, lengths[index]) for row, index in enumerate(rows)], shape)
     predictor_BT = torch.arange(input_ids_BT.numel()).view(shape) - 1
     routes = _routes([samples[index] for index in rows], predictor_BT, input_ids_BT.numel())
     return MicroBatch(
         input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT,
-        torch.tensor(tokens, dtype=torch.float32), tuple(rows), media, routes_NLK=routes,
+        torch.tensor(tokens, dtype=torch.float32), tuple(rows), media,
+        routes_NLK=routes, teacher_logprobs_BT=teacher_logprobs_BT,
     )  # fmt: skip
 
 

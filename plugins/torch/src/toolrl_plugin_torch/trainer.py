@@ -72,12 +72,12 @@ class PolicyTrainer(BaseTrainer):
         ranks: Ranks = ONE,
         cpu_offload: bool = False,
     ) -> None:
-        needs_reference = bool(algorithm.kl_coef)
+        needs = getattr(custom_loss, "needs", ())
         super().__init__(
             policy,
             settings,
             directory,
-            with_reference=needs_reference,
+            with_reference=bool(algorithm.kl_coef) or "reference" in needs,
             ranks=ranks,
             cpu_offload=cpu_offload,
             sequence_parallel=settings.sequence_parallel,
@@ -94,6 +94,7 @@ class PolicyTrainer(BaseTrainer):
         self._algorithm = algorithm
         self._estimator = estimator and _Rank0Estimator(estimator, ranks)
         self._custom_loss = custom_loss
+        self._entropy = bool(algorithm.entropy_coef) or "entropy" in needs
         self._temperature = temperature
         self._longest = longest
         if algorithm.baseline == "critic" and estimator is None:
@@ -191,8 +192,7 @@ class PolicyTrainer(BaseTrainer):
         """A micro-batch's part of the loss; its statistics go to `measured`, with `compare` the mismatch too. An empty
         one costs the same passes, for the other ranks, and gives 0."""
         batch = batch.to(self.policy.device)
-        entropy = bool(self._algorithm.entropy_coef)
-        scored = self._scored(self._score, batch, temperature=self._temperature, entropy=entropy)
+        scored = self._scored(self._score, batch, temperature=self._temperature, entropy=self._entropy)
         if not batch.samples:
             return scored.logprobs_BT.sum() * 0.0
         loss, statistics = policy_loss(
@@ -205,6 +205,7 @@ class PolicyTrainer(BaseTrainer):
             old_logprobs_BT=old_BT,
             rollout_logprobs_BT=batch.rollout_logprobs_BT,
             reference_logprobs_BT=reference_BT,
+            teacher_logprobs_BT=batch.teacher_logprobs_BT,
             entropy_BT=scored.entropy_BT,
             episode_tokens_B=batch.episode_tokens_B,
         )

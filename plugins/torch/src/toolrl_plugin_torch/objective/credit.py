@@ -21,17 +21,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from toolrl.errors import RewardError
-from toolrl.protocols import AdvantageEstimator
+from toolrl.protocols import AdvantageEstimator, Credit
 from toolrl.types import Episode, Group, RewardEntry, Trajectory
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig
 from toolrl_plugin_torch.objective.advantage import flat_groups, group_advantages
-
-Credit = float | Mapping[int, float]
-"""For every sampled token of an episode, or by turn index."""
 
 _COST = "call_cost"
 """Source of what calls cost."""
@@ -116,16 +114,19 @@ def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
 def token_advantages(trajectory: Trajectory, advantage: Credit) -> list[float]:
     """An advantage for each of a trajectory's tokens (length T), 0 where the loss mask is 0.
 
-    A number is credited to every sampled token. A mapping credited each turn's sampled tokens with the value under the
-    turn's index, and must name every turn that has sampled tokens.
+    A number is credited to every sampled token. A mapping credits each turn's sampled tokens with the value, or the
+    values, under the turn's index, and must name every turn that has sampled tokens.
     """
     if isinstance(advantage, Mapping):
         values_T = [0.0] * len(trajectory.ids)
         for turn in trajectory.turns:
-            for segment in turn.segments:
-                if segment.origin == "model" and segment.tokens[1] > segment.tokens[0]:
-                    start, end = segment.tokens
-                    values_T[start:end] = [advantage[turn.index]] * (end - start)
+            spans = [segment.tokens for segment in turn.segments if segment.origin == "model"]
+            places = [place for span in spans for place in range(*span)]
+            if places:
+                credited = advantage[turn.index]
+                values = credited if isinstance(credited, Sequence) else [credited] * len(places)
+                for place, value in zip(places, values, strict=True):
+                    values_T[place] = value
         return [value if sampled else 0.0 for value, sampled in zip(values_T, trajectory.loss_mask, strict=True)]
     return [advantage if sampled else 0.0 for sampled in trajectory.loss_mask]
 
@@ -192,7 +193,7 @@ class _Rewards:
         steps = dict(zip(self._turns, compared.tolist(), strict=True))
         credited: list[Credit] = []
         for row, (episode, outcome) in enumerate(zip(self.episodes, outcomes, strict=True)):
-            of_turns: dict[int, float] = {}
+            of_turns: dict[int, float | Sequence[float]] = {}
             later = 0.0
             for turn in reversed(episode.turns):
                 later = steps.get((row, turn.index), 0.0) + algorithm.discount * later
@@ -256,6 +257,16 @@ def _check_credit(value: Credit, episode: Episode, label: str) -> None:
         lacking = [turn.index for turn in turns if turn.sampled_tokens and turn.index not in value]
         if lacking:
             raise RewardError(f"{label} gave no advantage for turn {lacking[0]} of {episode.id}")
-    for number in value.values() if isinstance(value, Mapping) else [value]:
+        for turn in turns:
+            of_turn = value.get(turn.index)
+            if isinstance(of_turn, Sequence) and len(of_turn) != turn.sampled_tokens:
+                raise RewardError(
+                    f"{label} gave {len(of_turn)} advantages for turn {turn.index} of {episode.id}, which has "
+                    f"{turn.sampled_tokens} sampled tokens"
+                )
+    numbers: list[Any] = []
+    for of_turn in value.values() if isinstance(value, Mapping) else [value]:
+        numbers += of_turn if isinstance(of_turn, Sequence) else [of_turn]
+    for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise RewardError(f"{label} gave {number!r:.40} for {episode.id}, expected a finite number")

@@ -160,6 +160,7 @@ def policy_loss(
     old_logprobs_BT: torch.Tensor | None = None,
     rollout_logprobs_BT: torch.Tensor | None = None,
     reference_logprobs_BT: torch.Tensor | None = None,
+    teacher_logprobs_BT: torch.Tensor | None = None,
     entropy_BT: torch.Tensor | None = None,
     episode_tokens_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, LossStatistics]:
@@ -170,7 +171,8 @@ def policy_loss(
     samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped.
     `old_logprobs: sampled` takes the engine's instead. `rollout_logprobs_BT`, the engine's, are needed with that,
     `importance` and `rejection`; None takes the old ones for them. `reference_logprobs_BT` are needed with a `kl_coef`,
-    and measured only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`. `episode_tokens_B` is that
+    and measured only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`; the teacher's are for a
+    custom loss. `episode_tokens_B` is that
     of `Normaliser.weights`. Raises ValueError where one that is needed is None, RunStoppedError where a custom loss
     isn't finite.
     """
@@ -185,13 +187,14 @@ def policy_loss(
     if algorithm.old_logprobs == "sampled":
         old_BT = rollout_BT
 
-    terms = LossTerms(logprobs_BT, old_BT, rollout_BT, advantages_BT, mask_BT)
+    others = (reference_logprobs_BT, teacher_logprobs_BT, entropy_BT)
+    reference_BT, teacher_BT, entropy_BT = (None if it is None else torch.where(mask_BT, it, 0.0) for it in others)
+    terms = LossTerms(logprobs_BT, old_BT, rollout_BT, advantages_BT, mask_BT, reference_BT, teacher_BT, entropy_BT)
     trained_BT = trained_tokens(mask_BT, advantages_BT)
     token_loss_BT, statistics = _surrogate(terms, algorithm, custom, trained_BT)
     token_loss_BT = _off_policy(token_loss_BT, terms, algorithm, trained_BT, statistics)
     loss = policy = (weights_BT * token_loss_BT).sum()
-    if reference_logprobs_BT is not None:
-        reference_BT = torch.where(mask_BT, reference_logprobs_BT, 0.0)
+    if reference_BT is not None:
         kl_BT = kl_estimate(logprobs_BT, reference_BT, algorithm.kl_estimator)
         policy_over_rollout_BT = ratio_of(log_ratio(logprobs_BT.detach(), rollout_BT, mask_BT, "token"))
         statistics.means["kl"] = _mean(policy_over_rollout_BT * kl_BT.detach(), mask_BT)
@@ -202,7 +205,7 @@ def policy_loss(
                 kl_BT = policy_over_rollout_BT * (kl_BT.detach() + k2_BT - k2_BT.detach())
             loss = loss + algorithm.kl_coef * (weights_BT * kl_BT).sum()
     if algorithm.entropy_coef and entropy_BT is not None:
-        loss = loss - algorithm.entropy_coef * (weights_BT * torch.where(mask_BT, entropy_BT, 0.0)).sum()
+        loss = loss - algorithm.entropy_coef * (weights_BT * entropy_BT).sum()
     statistics.sums["loss/policy"] = policy.detach()
     statistics.sums["loss/total"] = loss.detach()
     return loss, statistics
