@@ -159,6 +159,7 @@ class RunBuilder:
             system_prompt=config.system_prompt,
             end_flags=EndFlags(config.end_flags, stop=config.stop_at_answer, where=f"{where}.end_flags"),
             max_turns=config.max_turns,
+            max_invalid_turns=config.max_invalid_turns,
             call_cost=config.call_cost,
             untrained_roles=config.untrained_roles,
             harness=harness,

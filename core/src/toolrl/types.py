@@ -211,9 +211,10 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.strip().splitlines())
 
 
-StopReason = Literal[
-    "answer", "no_call", "max_turns", "max_tokens", "context_full", "tool_done", "timeout", "error", "aborted"
-]
+StopReason = (
+    Literal["answer", "no_call", "max_turns", "max_tokens", "context_full", "tool_done", "invalid_calls", "timeout"]
+    | Literal["error", "aborted"]
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,11 @@ def test_options_are_checked_also_where_the_frame_is_wrong(registry: Registry) -
     ]
 
 
+def test_a_limit_that_a_harness_would_not_keep_is_refused(tree: dict[str, Any], registry: Registry) -> None:
+    tree["environments"]["default"] |= {"harness": "own", "max_invalid_turns": 3}
+    assert "environments.default: `max_invalid_turns` is of toolrl's turn loop" in "\n".join(problems(tree, registry))
+
+
 def test_a_default_that_is_not_installed_is_said_to_be_one(tree: dict[str, Any]) -> None:
     broken = PluginInfo("qwen", status="broken", reason="ImportError: x", hint="pip install x")
     found = problems(tree, Registry([broken]))

@@ -152,6 +152,11 @@ def test_replies_stop_at_max_turns_and_nothing_is_lost() -> None:
     assert entries(episode) == [(0, "step:environment", 0.5), (1, "step:environment", 0.5)]
 
 
+def test_words_between_invalid_calls_begin_the_count_anew() -> None:
+    (episode,) = run(["!ghost", "Green?", "!ghost", "Here."], environment("shop", Shop(), max_invalid_turns=2))
+    assert (len(episode.turns), episode.stop_reason) == (4, "tool_done")
+
+
 def test_an_end_flag_comes_before_the_environment() -> None:
     shop = Shop(lambda number, turn: pytest.fail("it was asked"))
     (episode,) = run(["<answer>4</answer>"], environment("shop", shop, end_flags=EndFlags(("answer",))))

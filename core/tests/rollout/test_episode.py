@@ -33,6 +33,8 @@ from toolrl.types import (
 from toolrl_testing.fakes import FakeChatFormat, FixedReward, RecordingToolset, ScriptedEngine, make_task
 
 CALL = '<call>{"name": "echo", "arguments": {}}</call>'
+UNKNOWN = '<call>{"name": "nothing", "arguments": {}}</call>'
+WRONG = '<call>{"name": "echo", "arguments": {"n": "x"}}</call>'
 LIMITS = Limits(max_turn_tokens=200, max_episode_tokens=2000)
 
 
@@ -172,6 +174,24 @@ def test_stop_reasons(script: list[str], limits: Limits, fields: dict[str, Any],
     assert episode.stop_reason == reason
     assert episode.failure is None
     assert len(episode.ids) <= max(limits.max_episode_tokens, episode.prompt_length)
+
+
+@pytest.mark.parametrize(
+    ("script", "turns", "reason"),
+    [
+        (["<call>{</call>", UNKNOWN, "right"], 2, "invalid_calls"),
+        ([UNKNOWN, CALL, WRONG, f"{CALL}{UNKNOWN}", UNKNOWN, "right"], 6, "no_call"),
+        ([WRONG, UNKNOWN], 2, "invalid_calls"),
+    ],
+)
+def test_turns_in_a_row_without_a_valid_call_end_the_episode(script: list[str], turns: int, reason: str) -> None:
+    def fail(call: ToolCall) -> str:
+        raise ToolError("it has crashed")  # Not the model's fault.
+
+    tools = (ToolSpec("echo", "", {"type": "object", "properties": {"n": {"type": "integer"}}}),)
+    episode, _ = play(script, environment(RecordingToolset(fail, tools), max_invalid_turns=2, max_turns=9))
+    assert (len(episode.turns), episode.stop_reason, episode.failure) == (turns, reason, None)
+    assert "reward:correct" in {entry.source for entry in episode.rewards}, "it is scored as any other"
 
 
 def test_calls_of_the_last_turn_still_run() -> None:

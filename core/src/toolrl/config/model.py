@@ -145,6 +145,12 @@ class EnvironmentConfig(Frame):
         description="End generation where an end flag closes. For base models; a chat model learns to end its turn.",
     )
     max_turns: int = Field(4, ge=1, description="Assistant turns in an episode. Calls of the last turn still run.")
+    max_invalid_turns: int | None = Field(
+        None,
+        ge=1,
+        description="An episode ends as `invalid_calls` after so many turns in a row none of whose calls could be run: "
+        "unreadable ones, tools that aren't there, wrong arguments. null: such turns only count in max_turns.",
+    )
     call_cost: float = Field(0.0, ge=0, allow_inf_nan=False, description="Taken off the reward for each call.")
     untrained_roles: list[str] = Field(
         default_factory=list,
@@ -153,8 +159,9 @@ class EnvironmentConfig(Frame):
 
     @model_validator(mode="after")
     def _one_loop(self) -> Self:
-        if self.harness is not None and self.history:
-            raise ValueError("`history` is of toolrl's turn loop, and a `harness` takes its place: leave one out")
+        for key in ("history", "max_invalid_turns") if self.harness is not None else ():
+            if getattr(self, key):
+                raise ValueError(f"`{key}` is of toolrl's turn loop, and a `harness` takes its place: leave one out")
         return self
 
 

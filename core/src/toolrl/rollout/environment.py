@@ -31,6 +31,8 @@ class Environment:
     system_prompt: str | None = None
     end_flags: EndFlags = field(default_factory=lambda: EndFlags(()))
     max_turns: int = 4
+    max_invalid_turns: int | None = None
+    """Consecutive turns without a call that could be run; None for no limit."""
     call_cost: float = 0.0
     untrained_roles: Sequence[str] = ()
     harness: Harness | None = None

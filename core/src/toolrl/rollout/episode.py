@@ -69,6 +69,8 @@ class EpisodePlan:
         return f"{self.group}#{self.index}"
 
 
+_INVALID = ("malformed", "unknown_tool", "bad_arguments")
+"""Errors of calls that the model got wrong: none of them was run."""
 _FAULTS = {
     State.PENDING: "tool",
     State.GENERATING: "engine",
@@ -110,6 +112,8 @@ class EpisodeRun:
         """Of the conversation, before its history was rewritten."""
         self._turns = 0
         """Of the conversation; questions to the model aren't among them."""
+        self._invalid_turns = 0
+        """The last so many, none of whose calls could be run."""
         self._reward = EpisodeReward(environment.rewards, environment.call_cost)
         self._handed_on: dict[str, Any] = {}
         """`EpisodeContext.notes`, which the tools fill."""
@@ -250,6 +254,10 @@ class EpisodeRun:
         run.messages.extend(messages)
         if any(record.result.done for record in records):
             return "tool_done"
+        invalid = all(record.result.error in _INVALID for record in records)
+        self._invalid_turns = self._invalid_turns + 1 if invalid else 0
+        if self._invalid_turns == self.environment.max_invalid_turns:
+            return "invalid_calls"
         if self._turns >= self.environment.max_turns:
             return "max_turns"
         if isinstance(answers, str) and run.text.ended_by_string:
@@ -267,6 +275,7 @@ class EpisodeRun:
         reply = await session.respond(turn)
         if reply is None:
             return "no_call"
+        self._invalid_turns = 0
         self._reward.add_reply(turn, reply.reward)
         run.messages.extend(reply.messages)
         if reply.done:
