@@ -211,10 +211,8 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {line}" for line in text.strip().splitlines())
 
 
-StopReason = (
-    Literal["answer", "no_call", "max_turns", "max_tokens", "context_full", "tool_done", "invalid_calls", "timeout"]
-    | Literal["error", "aborted"]
-)
+_Cut = Literal["max_turns", "max_tokens", "context_full", "timeout"]
+StopReason = Literal["answer", "no_call", _Cut, "tool_done", "invalid_calls", "error", "aborted"]
 
 
 @dataclass(frozen=True, slots=True)
