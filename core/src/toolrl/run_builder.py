@@ -242,6 +242,7 @@ class RunBuilder:
             temperature=rollout.temperature,
             top_p=rollout.top_p,
             top_k=rollout.top_k,
+            min_p=rollout.min_p,
         )
 
     def _cluster_limits(self) -> ClusterLimits:

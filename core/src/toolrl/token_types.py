@@ -55,6 +55,8 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     """0 for no limit."""
+    min_p: float = 0.0
+    """The least probability as a share of the likeliest token's; 0 for none."""
     stop: tuple[str, ...] = ()
     """Generation ends with the token that completes one of these; that token is kept whole."""
     stop_token_ids: tuple[int, ...] = ()

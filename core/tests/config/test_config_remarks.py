@@ -25,7 +25,8 @@ def test_an_evaluation_without_data_is_told(tree: dict[str, Any], registry: Regi
 
 
 @pytest.mark.parametrize(
-    ("override", "is_told"), [("seed=1", False), ("rollout.top_p=0.9", True), ("rollout.top_k=20", True)]
+    ("override", "is_told"),
+    [("seed=1", False), ("rollout.top_p=0.9", True), ("rollout.top_k=20", True), ("rollout.min_p=0.1", True)],
 )
 def test_truncated_sampling_is_told(tree: dict[str, Any], registry: Registry, override: str, is_told: bool) -> None:
     assert ("the policy that samples isn't the one" in told(tree, registry, override)) is is_told

@@ -52,7 +52,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "kl": "Estimate of KL(policy ‖ reference) over the sampled tokens of `episodes/trained`, weighed by policy "
         "over rollout; only with `algorithm.kl_coef`.",
         "entropy": "Entropy of the policy that sampled, in nats: the mean of −log p over all sampled tokens, whose "
-        "expectation it is. With `rollout.top_p` or `top_k` it comes out less.",
+        "expectation it is. With `rollout.top_p`, `top_k` or `min_p` it comes out less.",
         "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities, "
         "before the step's first update.",
         "logprob_mismatch/max": "The greatest distance.",

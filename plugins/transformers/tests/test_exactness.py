@@ -22,7 +22,7 @@ MIX = [
     Sampling(9, temperature=0.0),
     Sampling(11, top_p=0.6, seed=4),
     Sampling(1, seed=5),
-    Sampling(20, temperature=0.8, top_k=40, top_p=0.9, seed=6),
+    Sampling(20, temperature=0.8, top_k=40, top_p=0.9, min_p=0.02, seed=6),
 ]
 
 

@@ -38,7 +38,7 @@ def test_draws_follow_the_distribution() -> None:
         assert got[4] == 0
 
 
-def test_top_k_and_top_p_cut_where_they_say() -> None:
+def test_top_k_top_p_and_min_p_cut_where_they_say() -> None:
     probs = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05])
     cases = [
         (Sampling(1, top_k=2), [4 / 7, 3 / 7, 0, 0, 0]),
@@ -47,6 +47,9 @@ def test_top_k_and_top_p_cut_where_they_say() -> None:
         (Sampling(1, top_p=0.01), [1, 0, 0, 0, 0]),
         (Sampling(1, top_k=3, top_p=0.5), [4 / 7, 3 / 7, 0, 0, 0]),  # top-p of what top-k left
         (Sampling(1, top_k=99), probs.tolist()),
+        (Sampling(1, min_p=0.3), [0.4 / 0.85, 0.3 / 0.85, 0.15 / 0.85, 0, 0]),  # 0.3 of the likeliest's 0.4
+        (Sampling(1, min_p=0.3, top_k=2), [4 / 7, 3 / 7, 0, 0, 0]),
+        (Sampling(1, min_p=1.0), [1, 0, 0, 0, 0]),
     ]
     for sampling, wanted in cases:
         assert np.abs(_draw(probs.log(), sampling, 40_000) - np.array(wanted)).max() < 0.01, sampling
@@ -54,7 +57,7 @@ def test_top_k_and_top_p_cut_where_they_say() -> None:
 
 def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
     generator = torch.Generator().manual_seed(1)
-    logits = torch.randn(6, 50, generator=generator)
+    logits = torch.randn(7, 50, generator=generator)
     rows = [
         Sampling(1),
         Sampling(1, temperature=0.0),
@@ -62,8 +65,9 @@ def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
         Sampling(1, temperature=0.3, top_p=1e-6),
         Sampling(1, temperature=3.0),
         Sampling(1, top_k=4, top_p=0.9),
+        Sampling(1, min_p=0.2),
     ]
-    numbers = torch.tensor([0.1, 0.9, 0.9, 0.9, 0.5, 0.7])
+    numbers = torch.tensor([0.1, 0.9, 0.9, 0.9, 0.5, 0.7, 0.99])
     together = sample(logits, numbers, RowSettings.of(rows, CPU), 50)
     for i, row in enumerate(rows):
         token, logprob = sample(logits[i : i + 1], numbers[i : i + 1], RowSettings.of([row], CPU), 50)

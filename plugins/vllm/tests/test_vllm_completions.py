@@ -111,11 +111,12 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def test_a_request_is_written() -> None:
-    sampling = Sampling(7, temperature=0.5, top_p=0.9, top_k=4, stop=("a",), stop_token_ids=(1,))
+    sampling = Sampling(7, temperature=0.5, top_p=0.9, top_k=4, min_p=0.1, stop=("a",), stop_token_ids=(1,))
     sent = completions.body("tiny", (5, 6), sampling, 11)
     assert sent["prompt"] == [5, 6]
     assert (sent["model"], sent["max_tokens"], sent["seed"], sent["logprobs"]) == ("tiny", 7, 11, 0)
     assert (sent["stop"], sent["stop_token_ids"], sent["return_token_ids"]) == (["a"], [1], True)
+    assert (sent["top_p"], sent["top_k"], sent["min_p"]) == (0.9, 4, 0.1)
     assert sent["include_stop_str_in_output"]
     assert None not in completions.body("tiny", (5,), Sampling(1, temperature=0.0), 1).values()
 
@@ -163,6 +164,7 @@ def test_the_probes_log_probabilities_are_read() -> None:
         (Sampling(1, temperature=0.0, top_p=0.5), True, True),
         (Sampling(1, top_p=0.5, top_k=3), True, False),
         (Sampling(1, top_k=3), True, False),
+        (Sampling(1, min_p=0.1), True, False),
         (Sampling(1, temperature=0.7), False, True),
     ],
 )

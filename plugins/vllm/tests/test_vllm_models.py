@@ -28,7 +28,7 @@ FAMILIES = [
 SETTINGS = [
     Sampling(16, temperature=1.0, seed=1),
     Sampling(16, temperature=0.6, top_p=0.8, seed=2),
-    Sampling(16, temperature=1.6, top_k=7, seed=3),
+    Sampling(16, temperature=1.6, top_k=7, min_p=0.05, seed=3),
     Sampling(16, temperature=0.0),
 ]
 

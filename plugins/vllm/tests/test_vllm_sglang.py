@@ -178,11 +178,12 @@ async def test_a_cache_that_stays_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_request_is_written() -> None:
-    sampling = Sampling(7, temperature=0.5, top_p=0.9, top_k=4, stop=("a", ""), stop_token_ids=(1,))
+    sampling = Sampling(7, temperature=0.5, top_p=0.9, top_k=4, min_p=0.1, stop=("a", ""), stop_token_ids=(1,))
     sent = sglang.body((5, 6), sampling, (1 << 40) + 11)
     assert (sent["input_ids"], sent["return_logprob"]) == ([5, 6], True)
     told = sent["sampling_params"]
     assert (told["max_new_tokens"], told["temperature"], told["top_p"], told["top_k"]) == (7, 0.5, 0.9, 4)
+    assert told["min_p"] == 0.1
     assert (told["stop"], told["stop_token_ids"], told["sampling_seed"]) == (["a"], [1], 11)
     assert (told["no_stop_trim"], told["skip_special_tokens"], told["ignore_eos"]) == (True, False, False)
     told = sglang.body((5,), Sampling(1, temperature=0.0), 1)["sampling_params"]

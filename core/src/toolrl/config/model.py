@@ -171,6 +171,12 @@ class RolloutConfig(Frame):
     temperature: float = Field(1.0, gt=0, allow_inf_nan=False, description="Of sampling and of the trained policy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus; below 1 trains a policy other than the sampled one.")
     top_k: int = Field(0, ge=0, description="0 for no limit.")
+    min_p: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Leaves out tokens with less than this share of the likeliest one's probability; 0 for none.",
+    )
     max_turn_tokens: int = Field(512, ge=1, description="Sampled tokens in one turn at most.")
     max_episode_tokens: int | None = Field(
         None, ge=2, description="All tokens of an episode at most; None for the model's context."
@@ -259,6 +265,9 @@ class EvaluationConfig(Frame):
     temperature: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="None for the rollout's; 0 is greedy."
     )
+    top_p: float | None = Field(None, gt=0, le=1, description="None for the rollout's; 1 for no limit.")
+    top_k: int | None = Field(None, ge=0, description="None for the rollout's; 0 for no limit.")
+    min_p: float | None = Field(None, ge=0, le=1, description="None for the rollout's; 0 for no limit.")
 
 
 class SftFrame(Section):

@@ -108,9 +108,10 @@ def _workers(config: Config) -> list[str]:
 
 def _sampling(config: Config) -> list[str]:
     rollout = config.rollout
-    if rollout.top_p == 1 and not rollout.top_k:
+    if rollout.top_p == 1 and not rollout.top_k and not rollout.min_p:
         return []
     return [
-        f"rollout.top_p {rollout.top_p:g} and rollout.top_k {rollout.top_k}: the policy that samples isn't the one "
-        "that is trained, whose log-probabilities are those before any truncation; leave both out for training"
+        f"rollout.top_p {rollout.top_p:g}, top_k {rollout.top_k} and min_p {rollout.min_p:g}: the policy that samples "
+        "isn't the one that is trained, whose log-probabilities are those before any truncation; leave them out for "
+        "training"
     ]

@@ -30,7 +30,8 @@ class Evaluator:
     async def run(self, step: int) -> dict[str, float]:
         """Metrics of one evaluation: those of a step's episodes, `avg@k` and `pass@k`."""
         started = time.perf_counter()
-        limits = self.limits.at(self.config.temperature)
+        sampling = {name: getattr(self.config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+        limits = self.limits.at(**sampling)
         groups = await self.runner.run(
             self.tasks(), self.config.episodes_per_task, limits, round_id=f"eval-{step}", training=False
         )

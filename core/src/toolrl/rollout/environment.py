@@ -81,15 +81,16 @@ class Limits:
     """0 is greedy."""
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
 
     @property
     def policy_temperature(self) -> float:
         """The temperature of log-probabilities: 1 where sampling is greedy."""
         return self.temperature or 1.0
 
-    def at(self, temperature: float | None) -> Limits:
-        """The same at another temperature; None keeps it."""
-        return self if temperature is None else replace(self, temperature=temperature)
+    def at(self, **sampling: float | None) -> Limits:
+        """The same with other settings of sampling, by name; None keeps one."""
+        return replace(self, **{name: value for name, value in sampling.items() if value is not None})  # type: ignore[arg-type]
 
 
 ROUTES = ("task_type", "agent_name")

@@ -182,6 +182,7 @@ class TrajectoryRun:
                 temperature=limits.temperature,
                 top_p=limits.top_p,
                 top_k=limits.top_k,
+                min_p=limits.min_p,
                 stop=(*self._reader.stops(text.text, specs), *stop),
                 stop_token_ids=tuple(chat.end_ids),
                 seed=chance.getrandbits(63),

@@ -72,7 +72,7 @@ class ChatRun(TrajectoryRun):
         """See `TrajectoryRun`."""
         started, index, limits = time.perf_counter(), next(self._numbers[0]), self._limits
         longest = min(limits.max_turn_tokens, max_tokens or limits.max_turn_tokens, self.room)
-        how = (limits.temperature, limits.top_p, limits.top_k, tuple(stop))
+        how = (limits.temperature, limits.top_p, limits.top_k, limits.min_p, tuple(stop))
         sampling = Sampling(longest, *how, seed=chance.getrandbits(63))
         answer = await self._api.complete(self.messages, specs, sampling, session=self.session)
         self._is_full = answer.finish == "context_full"

@@ -120,6 +120,7 @@ class ApiEngine:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p if sampling.top_p < 1 else None,
             "top_k": sampling.top_k or None,
+            "min_p": sampling.min_p or None,
             options.max_tokens_field: sampling.max_new_tokens,
             "stop": list(sampling.stop),
             "seed": sampling.seed if options.seed else None,

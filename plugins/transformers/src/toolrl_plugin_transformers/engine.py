@@ -221,9 +221,10 @@ def _problem(batch: Batch, prompt: list[int], sampling: Sampling) -> str | None:
         return f"the prompt holds id {wrong}, but the model's vocabulary has {vocabulary} entries"
     if sampling.max_new_tokens < 1:
         return f"max_new_tokens is {sampling.max_new_tokens}, it must be at least 1"
-    in_range = 0 <= sampling.temperature < math.inf and 0 < sampling.top_p <= 1 and sampling.top_k >= 0
-    if not in_range or (sampling.seed or 0) < 0:
-        return f"sampling out of range: {sampling}; temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0, seed ≥ 0"
+    in_range = 0 <= sampling.temperature < math.inf and 0 < sampling.top_p <= 1 and 0 <= sampling.min_p <= 1
+    if not in_range or min(sampling.top_k, sampling.seed or 0) < 0:
+        limits = "temperature ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1, top_k ≥ 0, seed ≥ 0"
+        return f"sampling out of range: {sampling}; {limits}"
     if positions is not None and longest > positions:
         return f"{len(prompt)} prompt tokens and {sampling.max_new_tokens} new ones exceed the model's {positions}"
     if longest > batch.cache_tokens:

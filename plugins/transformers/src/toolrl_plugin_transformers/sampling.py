@@ -4,9 +4,9 @@ A row draws by inverting its cumulative distribution at one uniform number a tok
 generator of the request alone, so a seeded request samples the same whatever else is in flight (up to the rounding
 of the logits, which depends on the shape of the batch).
 
-Log-probabilities are those of softmax(logits / temperature) over the model's whole vocabulary, before top-k and
-top-p: what a trainer computes. Ids beyond the tokenizer's and the placeholders of images are never drawn; a trained
-model gives them no mass worth naming.
+Log-probabilities are those of softmax(logits / temperature) over the model's whole vocabulary, before top-k,
+top-p and min-p: what a trainer computes. Ids beyond the tokenizer's and the placeholders of images are never drawn; a
+trained model gives them no mass worth naming.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class RowSettings:
     temperature_B1: Tensor | None
     greedy_B: Tensor | None
     truncated: Tensor | None
-    """Indices of the R rows with a top-k or a top-p."""
+    """Indices of the R rows with a top-k, a top-p or a min-p."""
     top_k_R1: Tensor | None = None
     top_p_R1: Tensor | None = None
+    min_p_R1: Tensor | None = None
     widest: int | None = None
     """The largest top-k of those rows; None where one of them has none."""
 
@@ -57,7 +58,9 @@ class RowSettings:
         """Gather the settings of a batch."""
         temperatures = [row.temperature or 1.0 for row in rows]
         greedy = [row.temperature == 0 for row in rows]
-        cut = [i for i, row in enumerate(rows) if row.temperature > 0 and (row.top_k > 0 or row.top_p < 1)]
+        cut = [
+            i for i, row in enumerate(rows) if row.temperature > 0 and (row.top_k > 0 or row.top_p < 1 or row.min_p > 0)
+        ]
         tensor = torch.tensor
         settings = cls(
             tensor(temperatures, device=device)[:, None] if any(t != 1.0 for t in temperatures) else None,
@@ -73,6 +76,7 @@ class RowSettings:
             tensor(cut, device=device),
             tensor([k or 2**31 for k in top_k], device=device)[:, None],
             tensor([rows[i].top_p for i in cut], device=device)[:, None],
+            tensor([rows[i].min_p for i in cut], device=device)[:, None],
             max(top_k) if all(top_k) else None,
         )
 
@@ -127,9 +131,11 @@ def _draw(weights_BV: Tensor, uniforms_B1: Tensor) -> Tensor:
 
 
 def truncate(probs_RV: Tensor, settings: RowSettings) -> Tensor:
-    """Zero what top-k and then top-p leave out. Not normalised again: `sample` divides by the total."""
+    """Zero what top-k, then top-p and then min-p leave out, the order of transformers. Not normalised again: `sample`
+    divides by the total."""
     assert settings.top_k_R1 is not None
     assert settings.top_p_R1 is not None
+    assert settings.min_p_R1 is not None
     width = min(settings.widest or probs_RV.shape[1], probs_RV.shape[1])
     sorted_RK, order_RK = probs_RV.topk(width, dim=-1)
     rank_K = torch.arange(width, device=probs_RV.device)
@@ -137,4 +143,5 @@ def truncate(probs_RV: Tensor, settings: RowSettings) -> Tensor:
     before_RK = sorted_RK.cumsum(-1) - sorted_RK
     nucleus_R1 = settings.top_p_R1 * sorted_RK.sum(-1, keepdim=True)
     beyond_RK = (before_RK >= nucleus_R1) & (settings.top_p_R1 < 1) & (rank_K > 0)
+    beyond_RK |= sorted_RK < settings.min_p_R1 * sorted_RK[:, :1]
     return torch.zeros_like(probs_RV).scatter_(1, order_RK, sorted_RK.masked_fill(beyond_RK, 0.0))

@@ -90,11 +90,11 @@ def problem(sampling: Sampling, logprobs: Logprobs) -> str | None:
     """Why the server's log-probabilities would be others than those that toolrl means, or None."""
     if logprobs == "raw" and sampling.temperature not in (0, 1):
         return f"the server's log-probabilities are those before the temperature, and it is {sampling.temperature:g}"
-    truncated = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0)
+    truncated = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
     if logprobs == "processed" and truncated:
         return (
             f"the server's log-probabilities are those after truncation, and top_p is {sampling.top_p:g}, "
-            f"top_k {sampling.top_k}"
+            f"top_k {sampling.top_k}, min_p {sampling.min_p:g}"
         )
     return None
 
@@ -103,6 +103,7 @@ def body(model: str, prompt: Sequence[int], sampling: Sampling, seed: int | None
     """A request for one sample."""
     arguments = requests.sampling_arguments(sampling, seed)
     del arguments["detokenize"]
+    arguments["min_p"] = arguments["min_p"] or None  # Left out where it is 0: not every server knows it.
     sent = {"model": model, "prompt": list(prompt), **arguments, "return_token_ids": True}
     return {name: value for name, value in sent.items() if value is not None}
 

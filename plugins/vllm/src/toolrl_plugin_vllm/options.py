@@ -244,8 +244,8 @@ class OpenaiEngineOptions(BaseModel):
         None,
         description="What the server's log-probabilities are without the extension: those before the temperature "
         "(raw), which fit at temperature 1 and 0, or those after temperature and truncation (processed), which fit "
-        "without top_p and top_k. None takes the servers' defaults: raw for vLLM, and for SGLang those after the "
-        "temperature and before truncation, which fit always.",
+        "without top_p, top_k and min_p. None takes the servers' defaults: raw for vLLM, and for SGLang those after "
+        "the temperature and before truncation, which fit always.",
     )
     on_update: Literal["wait", "interrupt"] = Field(
         "wait",

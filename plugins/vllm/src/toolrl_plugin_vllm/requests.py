@@ -20,6 +20,7 @@ def sampling_arguments(sampling: Sampling, seed: int | None) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
         # A greedy sample draws nothing, and vLLM keeps a generator for each seed.
         "seed": seed if sampling.temperature > 0 else None,
         "stop": stop or None,

@@ -85,6 +85,7 @@ def body(prompt: Sequence[int], sampling: Sampling, seed: int) -> dict[str, Any]
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
         "skip_special_tokens": False,
         "spaces_between_special_tokens": False,
         "no_stop_trim": True,

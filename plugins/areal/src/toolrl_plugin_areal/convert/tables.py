@@ -75,7 +75,7 @@ REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("critic.",), "GRPO has no critic; `algorithm.preset: ppo` has one"),
     (("gconfig.stop", "gconfig.stop_token_ids"),
      "the parser sets what ends generation, the chat format what ends a turn"),
-    (("gconfig.",), "sampling has temperature, top_p and top_k"),
+    (("gconfig.",), "sampling has temperature, top_p, top_k and min_p"),
     (("train_dataset.max_length", "valid_dataset.max_length"),
      "no row is left out: a task whose prompt fills `rollout.max_episode_tokens` ends at once as `context_full`"),
     (("train_dataset.", "valid_dataset."), "how AReaL loads and batches its data"),

@@ -102,10 +102,18 @@ def _rollout(settings: Conversion) -> dict[str, Any]:
         "max_episode_tokens": prompt + response,
         **settings.numbers(
             Number("temperature", (f"{_ROLLOUT}.temperature",), least=SMALLEST),
-            Number("top_p", (f"{_ROLLOUT}.top_p",), least=SMALLEST, most=1.0, below=1.0),
-            count("top_k", f"{_ROLLOUT}.top_k"),
         ),
+        **{key: value for key, value in _truncation(settings, _ROLLOUT).items() if value not in (0, 1.0)},
     }
+
+
+def _truncation(settings: Conversion, place: str) -> dict[str, Any]:
+    """`top_p` and `top_k`, 1.0 and 0 for none."""
+    found = settings.numbers(
+        Number("top_p", (f"{place}.top_p",), least=SMALLEST, most=1.0),
+        Number("top_k", (f"{place}.top_k",), least=None, whole=True),
+    )
+    return {**found, "top_k": max(found["top_k"], 0)}
 
 
 def _trainer(settings: Conversion) -> dict[str, Any]:
@@ -184,9 +192,9 @@ def _evaluation(settings: Conversion) -> dict[str, Any]:
     # verl's agent loop looks at the temperature alone.
     if settings.given(f"{values}.do_sample") and not settings.flag(f"{values}.do_sample"):
         result["temperature"] = 0.0
-    for key, plain in (("top_p", (1, 1.0)), ("top_k", (-1, 0))):
-        if settings.get(f"{values}.{key}") not in plain:
-            settings.lose(f"{values}.{key}", "evaluation samples like the rollout but for its temperature")
+    sampled, own = _truncation(settings, _ROLLOUT), _truncation(settings, values)
+    if result["temperature"]:  # A greedy sample isn't truncated.
+        result |= {key: value for key, value in own.items() if value != sampled[key]}
     if not settings.flag("trainer.val_before_train") and settings.get("data.val_files"):
         settings.lose("trainer.val_before_train", "a run with `data.eval` is evaluated at its start")
     if settings.flag("trainer.val_only"):
