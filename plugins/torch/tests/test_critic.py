@@ -143,6 +143,16 @@ def test_micro_batches_make_no_difference(setting: Setting) -> None:
     assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
+def test_it_learns_in_as_many_passes_as_the_policy(setting: Setting) -> None:
+    """To the values and returns of before the first."""
+    one, two = setting.critic(), setting.critic(epochs_per_step=2)
+    for critic in (one, two):
+        critic.advantages([setting.group({None: 1.0}, {None: -1.0, 0: 0.5}, {1: 2.0})])
+    losses = [one.update()["critic/loss"], one.update()["critic/loss"]]
+    assert two.update()["critic/loss"] == pytest.approx(sum(losses) / 2)
+    assert all(two.body.state_dict()[name].equal(value) for name, value in one.body.state_dict().items())
+
+
 def test_a_model_whose_head_cannot_be_taken_off_is_refused(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolrl_plugin_torch.logprob.probe_head", lambda model: "it names no output embeddings")
     with pytest.raises(ConfigError, match="no critic can be made of a Qwen3ForCausalLM: it names no output"):

@@ -23,6 +23,8 @@ excuse."""
 WORKER = Path(__file__).parent / "ranks_worker.py"
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "steps": 10, "max_grad_norm": 0.5, "tokens_per_microbatch": 40}
 
+PPO = {"preset": "ppo"}
+
 
 def make_group(tiny: Any, rewards: Sequence[float | None], seed: int) -> Group:
     lengths = [7 + (5 * index + 3 * seed) % 11 for index in range(len(rewards))]
@@ -49,7 +51,7 @@ def make_cases(group: Callable[..., Group], spread: Callable[[Sequence[Group]], 
             "algorithm": {"preset": "grpo", "kl_coef": 0.1, "entropy_coef": 0.01, "loss_aggregation": "sequence_mean"},
         },
         "two updates": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "dapo"}},
-        "ppo": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "ppo"}},
+        "ppo": {**whole, "settings": {**SETTINGS, "updates_per_step": 2, "epochs_per_step": 2}, "algorithm": PPO},
         "trajectories": {**whole, "settings": SETTINGS, "steps": [spread(step), spread(later[:1])]},
         "one group": {**whole, "settings": SETTINGS, "steps": [[group([1.0, 0.0], 8)]]},
         "nothing to learn": {**whole, "steps": [step, [group([1.0, 1.0], 9)], later]},

@@ -113,7 +113,7 @@ def averaged(terms: Sequence[torch.Tensor], how: str) -> torch.Tensor:
     return torch.stack([term.sum() / length for term, length in zip(terms, lengths, strict=True)]).mean()
 
 
-def by_hand(model: Any, groups: Sequence[Group], kind: str, loss: str, *, together: bool) -> float:
+def by_hand(model: Any, groups: Sequence[Group], kind: str, loss: str, epochs: int, *, together: bool) -> float:
     """Updates the model; the sum of the updates' losses."""
     items = [item for group in groups for item in credited(group)]
     members: dict[str, list[int]] = {}
@@ -125,7 +125,7 @@ def by_hand(model: Any, groups: Sequence[Group], kind: str, loss: str, *, togeth
         olds = [scored(model, episode)[0] for episode, _ in items]
     adamw = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
     total = 0.0
-    for part in dealt(units, costs, even=loss != "token_mean"):
+    for part in dealt(units, costs, even=loss != "token_mean") * epochs:
         terms = []
         for position in part:
             (episode, advantages), old = items[position], olds[position]
@@ -146,10 +146,10 @@ def by_hand(model: Any, groups: Sequence[Group], kind: str, loss: str, *, togeth
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "loss"), [("token", "token_mean"), ("sequence", "sequence_mean"), ("token", "constant")]
+    ("kind", "loss", "epochs"), [("token", "token_mean", 3), ("sequence", "sequence_mean", 2), ("token", "constant", 1)]
 )
 def test_a_step_is_the_one_made_by_hand(
-    kind: Any, loss: Any, share: bool, tiny: Any, make_episode: Any, tmp_path: Path
+    kind: Any, loss: Any, epochs: int, share: bool, tiny: Any, make_episode: Any, tmp_path: Path
 ) -> None:
     model = tiny.model("qwen3", dtype="float64")
     copied = copy.deepcopy(model)
@@ -162,13 +162,15 @@ def test_a_step_is_the_one_made_by_hand(
     }  # fmt: skip
     trainer = tiny.trainer(
         tmp_path, tiny.policy(model), algorithm, temperature=TEMPERATURE, longest=LENGTH, learning_rate=RATE,
-        updates_per_step=UPDATES, tokens_per_microbatch=150, max_grad_norm=1e9, share_prefix=share,
+        updates_per_step=UPDATES, epochs_per_step=epochs, tokens_per_microbatch=150, max_grad_norm=1e9,
+        share_prefix=share,
     )  # fmt: skip
     metrics = trainer.update(groups)
-    expected = by_hand(copied, groups, kind, loss, together=share)
+    expected = by_hand(copied, groups, kind, loss, epochs, together=share)
     assert trainer.shares == share
     assert 0 < metrics["importance/rejected"] < 1
     assert metrics["clip_fraction"] > 0
+    assert metrics["updates"] == UPDATES * epochs
     assert metrics["loss"] == pytest.approx(expected, abs=1e-6)
     for ours, theirs in zip(model.parameters(), copied.parameters(), strict=True):
         assert torch.allclose(ours, theirs, rtol=0, atol=RATE / 50)

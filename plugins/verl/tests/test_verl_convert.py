@@ -123,12 +123,12 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         "defaults: [ppo_trainer, base, _self_, nowhere]\n"
         "data: {train_batch_size: 16}\n"
         "actor_rollout_ref:\n"
-        "  actor: {ppo_mini_batch_size: '${data.train_batch_size}'}\n"
+        "  actor: {ppo_mini_batch_size: '${data.train_batch_size}', ppo_epochs: 2}\n"
         "  rollout: {n: 4, val_kwargs: {n: '${..n}', do_sample: true, temperature: 0.6}}\n"
         "trainer: {experiment_name: '${oc.env:USER}-${data.train_batch_size}', total_training_steps: 7}\n"
     )
     config, report = of_file(tmp_path / "mine.yaml", "data.shuffle=False", "+trainer.x={a: 1}")
-    assert config["trainer"]["prompts_per_step"] == 16
+    assert (config["trainer"]["prompts_per_step"], config["trainer"]["epochs_per_step"]) == (16, 2)
     assert "updates_per_step" not in config["trainer"]
     assert config["trainer"]["steps"] == 7
     assert config["rollout"]["max_episode_tokens"] == 612
@@ -225,7 +225,6 @@ def test_settings_are_carried_over(overrides: list[str], where: str, value: Any)
     [
         ("algorithm.adv_estimator=remax", "'remax' isn't there; the config trains with GRPO"),
         ("ROLLOUT.n=1", "nothing to be compared with"),
-        ("ACTOR.ppo_epochs=2", "used once"),
         ("algorithm.use_kl_in_reward=True", "no KL term in the reward"),
         ("reward_model.enable=True", "no reward model"),
         ("reward_model.reward_manager=prime_math", "what the reward manager 'prime_math' adds"),

@@ -190,7 +190,7 @@ class Critic:
         return [[by_id.get(id(episode), {}) for episode in group.episodes] for group in groups]
 
     def update(self) -> dict[str, float]:
-        """Learn from the episodes that `advantages` saw last, in `trainer.updates_per_step` optimizer steps.
+        """Learn from the episodes that `advantages` saw last, in as many mini-batches and passes as the policy.
 
         Metrics: the mean loss of a turn, the gradients' norm in the last optimizer step before clipping, the mean value
         before the step, and the share of the returns' variance that the values foresaw (left out where all returns are
@@ -199,22 +199,23 @@ class Critic:
             return self._learn([item.sample() for item in self._valued])
 
     def _learn(self, samples: Sequence[Sample]) -> dict[str, float]:
-        errors: list[torch.Tensor] = []
-        turns = sum(sample.trained_tokens for sample in samples)
-        norms: list[float] = []
-        for part in split([sample.trained_tokens for sample in samples], self._settings.updates_per_step):
+        counts = [sample.trained_tokens for sample in samples]
+        updates, errors, norms = [], list[torch.Tensor](), list[float]()
+        for part in split(counts, self._settings.updates_per_step):
             batches, _ = self._batches([samples[index] for index in part])
-            count = sum(samples[index].trained_tokens for index in part)
-            for batch in batches:
-                errors.append(self._backward(batch, count))
             if batches:
-                norms.append(self.optimizer.clip())
-                self.optimizer.step(self._config.learning_rate)
+                updates.append((batches, sum(counts[index] for index in part)))
+        passes = updates * self._settings.epochs_per_step
+        for batches, count in passes:
+            errors += [self._backward(batch, count) for batch in batches]
+            norms.append(self.optimizer.clip())
+            self.optimizer.step(self._config.learning_rate)
         if not norms:
             return {}
         (error,) = self._ranks.sum([float(torch.stack(errors).sum())], "the critic's loss")
         values = [value for item in self._valued for value in item.values]
-        metrics = {"critic/loss": error / turns, "critic/grad_norm": norms[-1], "critic/values": fmean(values)}
+        error /= sum(count for _, count in passes)
+        metrics = {"critic/loss": error, "critic/grad_norm": norms[-1], "critic/values": fmean(values)}
         explained = self._explained()
         return metrics if explained is None else metrics | {"critic/explained_variance": explained}
 

@@ -105,7 +105,10 @@ class OptimizerConfig(Frame):
 class TrainerConfig(TrainerFrame, OptimizerConfig):
     """The training loop, and the update of each step."""
 
-    updates_per_step: int = Field(1, ge=1, description="Optimizer steps that one step's episodes are split into.")
+    updates_per_step: int = Field(1, ge=1, description="Mini-batches that one step's episodes are split into.")
+    epochs_per_step: int = Field(
+        1, ge=1, description="Passes over a step's mini-batches, each of which is an optimizer step."
+    )
     tokens_per_microbatch: int = Field(16384, ge=1, description="Token budget of one forward pass, padding included.")
     share_prefix: Literal["auto", True, False] = Field("auto", description=_SHARE_PREFIX)
     sequence_parallel: int = Field(

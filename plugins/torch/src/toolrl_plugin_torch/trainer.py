@@ -121,14 +121,15 @@ class PolicyTrainer(BaseTrainer):
         updates = [plan for plan in plans if plan.batches]
         if self.step < self.skipped_steps:
             updates = []
-        if len(updates) > 1 and self._algorithm.old_logprobs == "recomputed":
+        passes = updates * self._trainer.epochs_per_step
+        if len(passes) > 1 and self._algorithm.old_logprobs == "recomputed":
             # Later updates of the step start from another policy than the one that sampled.
             for update in updates:
                 update.old = [self._logprobs(self._score, batch) for batch in update.batches]
         for update, logprobs in zip(updates, self._references([each.batches for each in updates]), strict=True):
             update.reference = logprobs
         measured, metrics = LossStatistics(), dict[str, float]()
-        for number, update in enumerate(updates):
+        for number, update in enumerate(passes):
             metrics = self._one_update(update, measured, first=number == 0)
         if self.critic is not None:
             self.whole = False
@@ -136,7 +137,7 @@ class PolicyTrainer(BaseTrainer):
         mine = measured.cpu() if self._parallel.counts else LossStatistics()
         of_ranks = self.ranks.gather(mine, f"statistics of step {self.step + 1}")
         self._complete()
-        metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(updates))}
+        metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(passes))}
         return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}
 
     def _plan(self, episodes: Sequence[Sequence[Sample]], groups: Sequence[str]) -> _Update:

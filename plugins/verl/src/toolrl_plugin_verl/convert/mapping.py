@@ -123,8 +123,7 @@ def _trainer(settings: Conversion) -> dict[str, Any]:
     updates = math.ceil(batch / settings.whole(f"{_ACTOR}.ppo_mini_batch_size", least=1))
     if updates > 1:
         trainer["updates_per_step"] = updates
-    if settings.whole(f"{_ACTOR}.ppo_epochs") > 1:
-        settings.lose(f"{_ACTOR}.ppo_epochs", "an episode is used once")
+    trainer |= settings.numbers(Number("epochs_per_step", (f"{_ACTOR}.ppo_epochs",), least=1, whole=True, above=1))
     trainer |= _optimizer(settings, steps)
     tokens = settings.numbers(
         Number("tokens_per_microbatch", (f"{_ACTOR}.ppo_max_token_len_per_gpu",), least=1, whole=True)
