@@ -192,20 +192,8 @@ def test_end_flags_are_checked_one_by_one(tree: dict[str, Any], registry: Regist
         ("b: 1\nseed: 2024-99-99\n", ":2:7", "month must be in 1..12"),
         ("seed: " + "9" * 5000, ":1:7", "4300 digits"),
         ("a: \x00", "", "special characters are not allowed"),
-        ("a: " + "[" * 100 + "]" * 100, "", "nested more than"),
-        ("a: " + "[" * 5000 + "]" * 5000, "", "nested more than"),
-        ("\n".join(" " * level + "a:" for level in range(2000)), "", "nested more than"),
-        (
-            "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 30)),
-            "",
-            "more than 100000",
-        ),
-        ("a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 400)), "", "nested more than"),
-        (
-            "a0: &a0 {k: x}\n" + "".join(f"a{n}: &a{n} {{<<: [{f'*a{n - 1},' * 9}]}}\n" for n in range(1, 30)),
-            "",
-            "more than 100000",
-        ),
+        ("a: " + "[" * 5000 + "]" * 5000, "", "nested too deep"),
+        ("\n".join(" " * level + "a:" for level in range(2000)), "", "nested too deep"),
     ],
 )
 def test_yaml_that_cannot_be_read(tmp_path: Path, registry: Registry, text: str, where: str, message: str) -> None:

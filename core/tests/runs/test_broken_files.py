@@ -150,11 +150,10 @@ def test_a_run_goes_on_beside_a_broken_file(
     "text",
     [
         pytest.param("a: " + "[" * 50_000, id="nested deep"),
-        pytest.param("a: 1\n" * 300_000, id="large"),
         pytest.param("- 1\n", id="no mapping"),
     ],
 )
-def test_a_config_from_elsewhere_is_bounded(text: str, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_that_can_not_be_read_is_named(text: str, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run().directory
     (run / "config.yaml").write_text(text)
     assert main(["status", str(run)]) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,18 +61,6 @@ def test_a_report_names_what_it_can_not_read(
         said = capsys.readouterr().err
         assert "Traceback" not in said
         assert code == 0 or str(directory / name) in said
-
-
-@pytest.mark.parametrize("content", [b"[" * (3 * 2**20), b"\n" * (3 * 2**20)])
-def test_episodes_that_unpack_to_far_more_are_left_out(
-    content: bytes, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("toolrl.runs.episodes.ALWAYS_READ", 2**20)
-    monkeypatch.setattr("toolrl.runs.episodes.MAX_LINE", 2 * 2**20)
-    run = make_run().directory
-    (run / "episodes" / "000002-train.jsonl.gz").write_bytes(gzip.compress(content))
-    assert main(["report", str(run)]) == 0
-    assert "000002-train.jsonl.gz" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,6 @@ import yaml
 
 from toolrl.errors import SAVE_AS_UTF8, ConfigError
 
-MAX_DEPTH = 64
-MAX_VALUES = 100_000
-"""Values of a config, each alias counted as often as it stands: a few lines of aliases can stand for billions."""
-
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML that lists duplicate keys, of which plain YAML would take the last."""
@@ -79,11 +75,10 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
     loader = None
     try:
         loader = _Loader(text, name)
-        node = loader.get_single_node()
-        _count(node, name, {}, 0)
-        return (loader.construct_document(node) if node is not None else None), loader.problems
+        return unaliased(loader.get_single_data()), loader.problems
     except RecursionError:
-        raise ConfigError(_TOO_DEEP, where=name) from None
+        what = "the YAML is nested too deep, or an alias stands inside the value that it names"
+        raise ConfigError(what, where=name) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.problem, error.context) if part) or "not YAML"
@@ -103,28 +98,8 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
             loader.dispose()
 
 
-_TOO_DEEP = f"the YAML is nested more than {MAX_DEPTH} levels deep"
-
-
-def _count(node: yaml.Node | None, name: str, known: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
-    """A node's number of values and of levels. Raises ConfigError where these are too many."""
-    if not isinstance(node, yaml.CollectionNode):
-        return 1, 0
-    if id(node) not in known:
-        # A value that contains itself gets too deep here.
-        items = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
-        below = [_count(item, name, known, depth + 1) for item in items] if depth < MAX_DEPTH else [(0, 1)]
-        known[id(node)] = 1 + sum(count for count, _ in below), 1 + max((levels for _, levels in below), default=0)
-    count, levels = known[id(node)]
-    if depth + levels > MAX_DEPTH:
-        raise ConfigError(f"{_TOO_DEEP}, or a YAML alias stands inside the value that it names", where=name)
-    if count > MAX_VALUES:
-        raise ConfigError(f"the config has more than {MAX_VALUES} values, its YAML aliases counted", where=name)
-    return count, levels
-
-
 def unaliased(node: Any) -> Any:
-    """A copy in which every YAML alias is a value of its own; `parse_yaml` rejects those inside of themselves."""
+    """A copy in which every YAML alias is a value of its own. Raises RecursionError for one inside of itself."""
     if isinstance(node, dict):
         return {key: unaliased(item) for key, item in node.items()}
     return [unaliased(item) for item in node] if isinstance(node, list) else node

@@ -12,7 +12,6 @@ A step's file holds the episodes that ended between the report before it and its
 from __future__ import annotations
 
 import gzip
-import io
 import re
 import zlib
 from collections.abc import Collection, Iterator
@@ -30,11 +29,6 @@ _ROUND = re.compile(r"(train|eval|rollout|sft)-(\d+)(?:/|\Z)")
 _OPEN = "open.jsonl"
 _COMPRESSION = 3
 """Of zlib: three quarters of the best level's saving for an eighth of its time."""
-MAX_LINE = 64 * 2**20
-"""Bytes of one episode; one of a million tokens has about 40 MB."""
-MAX_RATIO, ALWAYS_READ = 200, 256 * 2**20
-"""How much larger than its file a step's episodes may be, and bytes that are read in any case: a folder from elsewhere
-may hold a file of kilobytes that unpacks to gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class EpisodeFile:
     def _lines(self) -> Iterator[Any]:
         try:
             with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as file:
-                yield from read_lines(self._bounded(file), str(self.path))
+                yield from read_lines(file, str(self.path))
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
                 f"these episodes can't be read: {type(error).__name__}: {error}",
@@ -69,20 +63,6 @@ class EpisodeFile:
                 hint="The disk failed, or the file was changed: bring a copy of it back, or move it elsewhere to "
                 "continue without it.",
             ) from error
-
-    def _bounded(self, file: gzip.GzipFile | io.BufferedReader) -> Iterator[bytes]:
-        left = max(ALWAYS_READ, MAX_RATIO * self.path.stat().st_size)
-        while line := file.readline(min(MAX_LINE, left) + 1):
-            left -= len(line)
-            if len(line) > MAX_LINE or left < 0:
-                raise DataError(
-                    f"these episodes aren't read: a line has more than {MAX_LINE} bytes"
-                    if left >= 0
-                    else "these episodes aren't read: they unpack to far more than they should",
-                    where=str(self.path),
-                    hint="toolrl doesn't write such files. Move it elsewhere to continue without it.",
-                )
-            yield line
 
     def episodes(self) -> Iterator[StoredEpisode]:
         """The lines as episodes."""

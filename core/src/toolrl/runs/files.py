@@ -18,9 +18,6 @@ try:
 except ImportError:  # Windows: runs there are not guarded against a second writer
     fcntl = None  # type: ignore[assignment]
 
-MAX_CONFIG = 2**20
-"""Bytes of a run's config."""
-
 
 def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Replace a file as a whole: a reader sees the old content or the new, never a part.
@@ -74,13 +71,9 @@ def read_json(text: str | bytes) -> Any:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A run's config. Raises DataError. The folder may come from elsewhere, so what its file can cost is bounded."""
+    """A run's config. Raises DataError."""
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_CONFIG + 1)
-        if len(text) > MAX_CONFIG:
-            raise ValueError(f"it has more than {MAX_CONFIG} bytes")
-        config = parse_yaml(text.decode("utf-8"), str(path))[0] or {}
+        config = parse_yaml(path.read_text(encoding="utf-8"), str(path))[0] or {}
         if not isinstance(config, dict):
             raise ValueError(f"it holds a {type(config).__name__}, not a mapping")
     except (ConfigError, ValueError) as error:
