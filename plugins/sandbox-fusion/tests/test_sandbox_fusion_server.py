@@ -264,18 +264,16 @@ class TestManyRequests:
     async def test_requests_that_dont_come_take_no_place(self) -> None:
         begin = b"POST /run_code HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         begin += b"Content-Length: 100\r\n\r\n{"
-        async with serving(workers=1, queue=1, request_seconds=1) as (server, client):
+        async with serving(workers=1, queue=1) as (server, client):
             address = server.url.removeprefix("http://").split(":")
             slow = [await asyncio.open_connection(address[0], int(address[1])) for _ in range(8)]
             for _, writer in slow:
                 writer.write(begin)
                 await writer.drain()
             done = await client.run(RunRequest("print(6 * 7)"))
-            lines = [await reader.readline() for reader, _ in slow]
             for _, writer in slow:
                 writer.close()
         assert ran(done).stdout == "42\n"
-        assert all(line.startswith(b"HTTP/1.1 408") for line in lines)
 
     async def test_no_more_run_at_once_than_there_are_workers(self) -> None:
         most = 0

@@ -4,19 +4,16 @@
         numbers = json.loads(await server.read(request))
         return {"sum": sum(numbers)}
 
-    server = HttpServer({("POST", "/add"): add}, max_request_mb=1, request_seconds=60, grace_seconds=10)
+    server = HttpServer({("POST", "/add"): add}, max_request_mb=1, grace_seconds=10)
     await server.start("127.0.0.1", 8000)
 
 Requests that a web page may have sent (a `Host` or an `Origin` of another site, a body that isn't JSON) are refused.
-A request's headers and body have to come in time. Where too many connections wait for their request, or connections
-take half of the file descriptors, the one that has waited longest is closed for the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-import resource
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
@@ -27,10 +24,6 @@ from toolrl.errors import ConfigError
 
 Handler = Callable[[Any], Awaitable[Any]]
 """From a request to what is answered as JSON."""
-MOST_WAITING = 1000
-"""Connections whose request hasn't come."""
-IDLE_SECONDS = 90.0
-"""Between two requests of a connection; aiohttp itself closes one that is silent for 75."""
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
@@ -57,21 +50,13 @@ class HttpServer:
         routes: Mapping[tuple[str, str], Handler],
         *,
         max_request_mb: int,
-        request_seconds: float,
         grace_seconds: float,
     ) -> None:
-        """`routes`: by method and path. Headers and body of a request may each take `request_seconds`; requests that
-        are under way have `grace_seconds` after `stop`."""
+        """`routes`: by method and path. Requests that are under way have `grace_seconds` after `stop`."""
         from aiohttp import web  # type: ignore[import-not-found,unused-ignore]
 
         self._web = web
         self._own = True
-        self._listening: asyncio.Server | None = None
-        self._waiting: dict[Any, asyncio.TimerHandle] = {}
-        """Connections whose request hasn't come, those that have waited longest first, and what will close each."""
-        self._busy: set[Any] = set()
-        """Connections whose request is there and isn't answered yet."""
-        self._seconds = request_seconds
         self._max_mb = max_request_mb
         app = web.Application(client_max_size=max_request_mb << 20)
         for (method, path), handler in routes.items():
@@ -83,8 +68,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         """The address, once it listens."""
-        assert self._listening is not None
-        host, port = self._listening.sockets[0].getsockname()[:2]
+        host, port = self._runner.addresses[0][:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def start(self, host: str, port: int) -> None:
@@ -92,7 +76,7 @@ class HttpServer:
         self._own = is_loopback(host)
         await self._runner.setup()
         try:
-            self._listening = await asyncio.get_running_loop().create_server(self._accept, host or None, port)
+            await self._web.TCPSite(self._runner, host or None, port).start()
         except OSError as error:
             raise ConfigError(
                 f"the server can't listen on {host}:{port}: {error.strerror or error}", hint="Choose another --port."
@@ -100,73 +84,28 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Accept no more requests, and let those that are under way end."""
-        if self._listening is not None:
-            self._listening.close()
         await self._runner.cleanup()
-        for timer in self._waiting.values():
-            timer.cancel()
 
     async def read(self, request: Any) -> bytes:
         """The body of a request, which says that it is JSON. Raises RefusalError."""
         if request.content_type != "application/json":
             raise RefusalError(415, "the body has to be JSON, with the header Content-Type: application/json")
         try:
-            async with asyncio.timeout(self._seconds):
-                body: bytes = await request.read()
-        except TimeoutError:
-            raise RefusalError(408, f"the request didn't come within {self._seconds:g} s") from None
+            return bytes(await request.read())
         except self._web.HTTPRequestEntityTooLarge:
             raise RefusalError(413, f"the request is larger than {self._max_mb} MiB") from None
-        if self._arrived(request.protocol):
-            self._busy.add(request.protocol)
-        return body
 
     def _answering(self, handler: Handler) -> Handler:
         async def answer(request: Any) -> Any:
             problem = refused(request.headers.get("Host"), request.headers.get("Origin"), own=self._own)
-            self._wait(request.protocol, self._seconds + 1)  # `read` ends earlier
             try:
                 if problem is not None:
                     raise RefusalError(403, problem)
                 return self._web.json_response(await handler(request), headers=_NO_STORE)
             except RefusalError as error:
                 return self._web.json_response({"detail": error.detail}, status=error.status, headers=error.headers)
-            finally:
-                self._busy.discard(request.protocol)
-                self._wait(request.protocol, IDLE_SECONDS)
 
         return answer
-
-    def _accept(self) -> Any:
-        """The protocol of a new connection."""
-        protocol = self._runner.server()
-        asyncio.get_running_loop().call_later(0, self._wait, protocol, self._seconds)  # once it is connected
-        return protocol
-
-    def _wait(self, protocol: Any, seconds: float) -> None:
-        """Close a connection whose request doesn't come within so many seconds, or sooner where there are too many."""
-        self._arrived(protocol)
-        if protocol.transport is None:
-            return
-        self._waiting[protocol] = asyncio.get_running_loop().call_later(seconds, self._close, protocol)
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most = MOST_WAITING if descriptors == resource.RLIM_INFINITY else min(MOST_WAITING, max(4, descriptors // 2))
-        if len(self._waiting) + len(self._busy) > most:
-            for closed in [one for one in self._waiting if one.transport is None]:
-                self._arrived(closed)
-        while self._waiting and len(self._waiting) + len(self._busy) > most:
-            self._close(next(iter(self._waiting)))
-
-    def _arrived(self, protocol: Any) -> bool:
-        timer = self._waiting.pop(protocol, None)
-        if timer is not None:
-            timer.cancel()
-        return timer is not None
-
-    def _close(self, protocol: Any) -> None:
-        self._arrived(protocol)
-        if protocol.transport is not None:
-            protocol.transport.abort()
 
 
 async def serve_until_stopped(server: AbstractAsyncContextManager[Any], announce: Callable[[], None]) -> int:

@@ -31,12 +31,10 @@ class SandboxServer(HttpServer):
         workers: int = 4,
         queue: int = 256,
         max_request_mb: int = 32,
-        request_seconds: float = 60.0,
         grace_seconds: float = 10.0,
     ) -> None:
         """`port` 0 takes one that is free. `workers` programs run at once, `queue` requests wait for a place. A
-        request's headers and body may each take `request_seconds`, and no place until they are there; requests that
-        are under way have `grace_seconds` after `stop`."""
+        request takes one when its body is there; requests that are under way have `grace_seconds` after `stop`."""
         self.runner = runner
         self._address = host, port
         self._places = asyncio.Semaphore(workers)
@@ -45,7 +43,6 @@ class SandboxServer(HttpServer):
         super().__init__(
             {("POST", "/run_code"): self._run_code, ("GET", "/v1/ping"): self._ping},
             max_request_mb=max_request_mb,
-            request_seconds=request_seconds,
             grace_seconds=grace_seconds,
         )
 

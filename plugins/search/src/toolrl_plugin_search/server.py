@@ -47,8 +47,6 @@ class RetrievalServerSettings:
     max_queries: int = 8192
     """Queries of one request; Search-R1's trainer sends those of all its episodes in one."""
     max_request_mb: int = 16
-    request_seconds: float = 60.0
-    """How long a request may take to come, its headers and its body each."""
     grace_seconds: float = 10.0
     """How long requests that are under way may go on after the server stops."""
 
@@ -80,7 +78,6 @@ class RetrievalServer:
         self._http = HttpServer(
             {("POST", "/retrieve"): self._retrieve, ("GET", "/health"): self._health},
             max_request_mb=self.settings.max_request_mb,
-            request_seconds=self.settings.request_seconds,
             grace_seconds=self.settings.grace_seconds,
         )
 
