@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -27,18 +26,18 @@ def test_what_is_no_object_schema_takes_anything(given: Any) -> None:
 
 
 def test_a_pattern_is_told_and_not_checked() -> None:
-    """On some texts some patterns take for ever, and the event loop would wait."""
-    text = {"type": "string", "pattern": "(a+)+$", "description": "A word."}
+    """Those of JavaScript may be none of Python's."""
+    text = {"type": "string", "pattern": "(?<word>a+)$", "description": "A word."}
     schema = {"properties": {"pattern": text, "list": {"type": "array", "items": {"pattern": "b"}}}}
     usable = usable_schema(schema, "server: tool")
     assert usable["properties"]["pattern"] == {
         "type": "string",
-        "description": "A word. Matches the pattern (a+)+$",
+        "description": "A word. Matches the pattern (?<word>a+)$",
     }
     check(schema, pattern="a" * 100 + "!", list=["c"])
     with pytest.raises(ArgumentsError):
         check(schema, pattern=1)
-    keys = {"patternProperties": {"(a+)+$": {"type": "integer"}}, "additionalProperties": False}
+    keys = {"patternProperties": {"(?<word>a+)$": {"type": "integer"}}, "additionalProperties": False}
     check(keys, **{"a" * 100 + "!": 1})
 
 
@@ -65,64 +64,24 @@ JSON_VALUE = {
 }
 
 
-DRAFT_4 = "http://json-schema.org/draft-04/schema#"
-ITSELF = {"definitions": {"a": {"allOf": [{"$ref": "#/definitions/a"}]}}, "allOf": [{"$ref": "#/definitions/a"}]}
-NEXT = {"properties": {"x": {"$ref": "#"}}}
-
-
-def test_schemas_that_refer_to_themselves_are_checked_once() -> None:
-    check(TREE, left={"right": {"n": "any"}})
+def test_schemas_that_refer_to_themselves() -> None:
+    check(TREE, left={"right": {"n": 1}})
     with pytest.raises(ArgumentsError):
-        check(TREE, n="one")
+        check(TREE, left={"right": {"n": "one"}})
     check(JSON_VALUE, a=[{"b": [1]}])
     with pytest.raises(ArgumentsError):
         check(JSON_VALUE, a="one")
-    assert usable_schema(TREE, "server: tool")["properties"]["left"] == {"description": "As #"}
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"allOf": [{"$ref": "#"}]},
-        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "properties": {"a": {"$ref": "#/$defs/a"}}},
-        {"allOf": [NEXT, NEXT]},
-        {"allOf": [NEXT, {"additionalProperties": {"$ref": "#"}}]},
-        {"properties": {"x": {"anyOf": [{"$ref": "#"}, {"properties": {"x": {"$ref": "#"}}}]}}},
-        {"properties": {"x": {"items": {"$ref": "#"}, "contains": {"$ref": "#"}}}},
-        {"properties": {"x": {"$id": "urn:x", "allOf": [{"$ref": "#/properties/x"}] * 2}}},
-        {"$schema": DRAFT_4, "definitions": {"a": {}}, "properties": {"x": {"id": "http://x", **ITSELF}}},
-    ],
-)
-def test_references_that_would_never_end_are_taken_out(schema: dict[str, Any]) -> None:
-    deep: Any = 1
-    for _ in range(200):
-        deep = {"x": [deep]}
-    check(schema, x=deep, a={"anything": [1]})
-
-
-def doubled(levels: int) -> dict[str, Any]:
-    """Each level refers to the next twice."""
-    names = [f"d{number}" for number in range(levels)]
-    defs: dict[str, Any] = {names[-1]: {}}
-    for name, following in itertools.pairwise(names):
-        defs[name] = {"allOf": [{"$ref": f"#/$defs/{following}"}] * 2}
-    return {"allOf": [{"$ref": "#/$defs/d0"}], "$defs": defs}
 
 
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        (doubled(60), "lead to more than 5000 schemas"),
         ({"properties": {"a": {"$ref": "https://example.com/a"}}}, "isn't in it"),
         ({"properties": {"a": {"$ref": "#anchor"}}}, "isn't in it"),
         ({"properties": {"a": {"type": 7}}}, "no JSON Schema"),
-        (
-            {"properties": {"x": {"default": {"pattern": "(a+)+$"}, "allOf": [{"$ref": "#/properties/x/default"}]}}},
-            "is no schema",
-        ),
     ],
 )
-def test_schemas_that_could_hold_up_the_run_arent_used(
+def test_schemas_that_can_not_be_used_check_nothing(
     schema: dict[str, Any], problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     check(schema, x={"x": {"x": 1}}, a={"anything": [1]})

@@ -30,8 +30,7 @@ class WatchedClient(httpx2.AsyncClient):
 
     def __init__(self, headers: Mapping[str, str], signals: LifeSignals, *, sse: bool, max_bytes: int) -> None:
         super().__init__(
-            # What is compressed may be a thousand times as long as the bytes that are counted.
-            headers={"Accept-Encoding": "identity", **headers},
+            headers=headers,
             timeout=httpx2.Timeout(30.0, connect=CONNECT_SECONDS, read=READ_SECONDS),
             follow_redirects=False,
         )
@@ -51,10 +50,6 @@ class WatchedClient(httpx2.AsyncClient):
         self._check_status(request, response)
         events = response.headers.get("content-type", "").startswith("text/event-stream")
         response.stream = _WatchedStream(response.stream, self._bytes(request, response.stream, events=events))
-        if response.headers.get("content-encoding", "identity") not in ("", "identity"):
-            await response.aclose()
-            self._trouble(request, "the server compresses its answers, which it was asked not to do")
-            raise httpx2.ReadError("the answer is compressed", request=request)
         if not stream:
             try:
                 await response.aread()
@@ -81,17 +76,13 @@ class WatchedClient(httpx2.AsyncClient):
             self._signals.doubt(reason)
 
     async def _bytes(self, request: Any, stream: Any, *, events: bool) -> AsyncIterator[bytes]:
-        """A response's bytes; reports how they ended. A response is one message, or each of its `events` is one."""
-        size, before = 0, b"\n"
+        """A response's bytes; reports how they ended. The SDK bounds the size of each of its `events`."""
+        size = 0
         try:
             async for chunk in stream:
-                for line in chunk.splitlines(keepends=True):
-                    size += len(line)
-                    if size > self._max_bytes:
-                        raise httpx2.ReadError(f"a message has more than {self._max_bytes} bytes (max_message_bytes)")
-                    if events and before in (b"\n", b"\r") and not line.strip(b"\r\n") and before + line != b"\r\n":
-                        size = 0  # An empty line ends an event; one break may come in two chunks.
-                    before = line[-1:]
+                size += len(chunk)
+                if size > self._max_bytes and not events:
+                    raise httpx2.ReadError(f"a message has more than {self._max_bytes} bytes (max_message_bytes)")
                 yield chunk
         except (httpx2.TransportError, OSError) as error:
             self._trouble(request, f"a response broke off: {in_words(error)}")

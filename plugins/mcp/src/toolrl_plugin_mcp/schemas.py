@@ -1,32 +1,25 @@
 """Input schemas of servers, made fit to check arguments with.
 
-A schema is text from outside, and checking runs on the event loop. So what could hold that up is taken out or not used:
-
-- regular expressions, some of which take for ever on some texts: they are told to the model and checked by the server;
-- references by which a schema leads back to itself: it is checked once, and not what follows inside of it;
-- references by which one argument would be checked against very many schemas, and those to other documents.
-
+Regular expressions are told to the model and checked by the server: many are JavaScript's, which Python can't compile.
 Where a schema can't be used, one that takes any arguments stands in for it, with a warning.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jsonschema
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from toolrl.tools.validation import compile_schema
 
-MAX_SCHEMA_CHARS = 200_000
-MAX_CHECKS = 5_000
-"""Schemas that arguments may be checked against, each counted as often as references lead to it."""
 _NAMED = ("properties", "$defs", "definitions", "dependentSchemas", "dependencies")
 """Keywords whose keys are names and no keywords."""
 _DATA = ("const", "default", "enum", "examples", "required", "type")
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _log = logging.getLogger(__name__)
 
 
@@ -59,14 +52,16 @@ def usable_schema(given: Any, label: str) -> dict[str, Any]:
 
 
 def _check(schema: dict[str, Any]) -> None:
-    """Takes out references that lead back. Raises UnusableSchemaError."""
-    if len(json.dumps(schema)) > MAX_SCHEMA_CHARS:
-        raise UnusableSchemaError(f"its schema is longer than {MAX_SCHEMA_CHARS} characters")
+    """Raises UnusableSchemaError."""
     try:
         compile_schema(schema)
+        whole = Registry().with_resource("", Resource.from_contents(schema, default_specification=DRAFT202012))
+        for reference in _references(schema):
+            whole.resolver().lookup(reference)
     except jsonschema.SchemaError as error:
         raise UnusableSchemaError(f"its schema is no JSON Schema: {error.message:.200}") from error
-    _References(schema).count(schema)
+    except Unresolvable as error:
+        raise UnusableSchemaError(f"it refers to {error.ref!r:.200}, which isn't in it") from error
 
 
 def _without_patterns(node: Any) -> Any:
@@ -81,8 +76,6 @@ def _without_patterns(node: Any) -> Any:
             made[key] = {name: _without_patterns(item) for name, item in value.items()}
         else:
             made[key] = value if key in _DATA else _without_patterns(value)
-    for key in ("$id", "id"):  # References lead from the whole schema on.
-        made.pop(key, None)
     pattern = made.get("pattern")
     if isinstance(pattern, str):
         del made["pattern"]
@@ -93,61 +86,9 @@ def _without_patterns(node: Any) -> Any:
     return made
 
 
-class _References:
-    """Follows the references of a schema, and takes out those that lead back to a schema that they are in."""
-
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root = root
-        self._counts: dict[int, int] = {}
-        self._open: set[int] = set()
-        """The schemas that lead to the one that is looked at."""
-
-    def count(self, node: Any) -> int:
-        """How many schemas a value may be checked against. Raises UnusableSchemaError for too many."""
-        if not isinstance(node, dict):
-            return 1
-        if id(node) not in self._counts:
-            self._open.add(id(node))
-            count = self._counts[id(node)] = 1 + sum(map(self.count, self._following(node)))
-            self._open.remove(id(node))
-            if count > MAX_CHECKS:
-                raise UnusableSchemaError(f"its references lead to more than {MAX_CHECKS} schemas")
-        return self._counts[id(node)]
-
-    def _following(self, node: dict[str, Any]) -> Iterator[Any]:
-        """The schemas that a value, or a part of it, is checked against next."""
-        if isinstance(node.get("pattern"), str) or "patternProperties" in node:
-            raise UnusableSchemaError("it refers to a part that is no schema")
-        for key in _REFERENCES:
-            if isinstance(reference := node.get(key), str):
-                target = target_of(self._root, reference)
-                if target is None:
-                    raise UnusableSchemaError(f"it refers to {reference!r:.200}, which isn't in it")
-                if id(target) in self._open:
-                    del node[key]
-                    node.setdefault("description", f"As {reference}")
-                else:
-                    yield target
-        for key, value in node.items():
-            if key in ("$defs", "definitions", *_DATA):
-                continue
-            if isinstance(value, Mapping):
-                yield from value.values() if key in _NAMED else (value,)
-            elif isinstance(value, list):
-                yield from value
-
-
-def target_of(schema: Any, reference: str) -> Any:
-    """What a reference leads to inside of the schema, or None."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    node = schema
-    for part in reference[1:].split("/")[1:]:
-        part = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, Mapping) and part in node:
-            node = node[part]
-        elif isinstance(node, list) and part.isdigit() and int(part) < len(node):
-            node = node[int(part)]
-        else:
-            return None
-    return node
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        yield from (node[key] for key in ("$ref", "$dynamicRef") if isinstance(node.get(key), str))
+        node = list(node.values())
+    for item in node if isinstance(node, list) else ():
+        yield from _references(item)

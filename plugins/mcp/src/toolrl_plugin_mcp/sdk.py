@@ -29,8 +29,6 @@ MAX_PAGES = 1000
 """Of a list, so that a server whose list never ends can't hold up a start."""
 MAX_LIST_CHARS = 16 * 2**20
 """Of a list in all its pages, as JSON."""
-MAX_ASKED = 256
-"""Requests of a server to this client, such as pings, whose answers it hasn't read."""
 
 Streams = AbstractAsyncContextManager[tuple[Any, Any]]
 """A transport: it gives the streams that the SDK reads messages from and writes messages to."""
@@ -82,8 +80,7 @@ async def http_streams(
 async def connect(streams: Streams, signals: LifeSignals) -> AsyncIterator[Link]:
     """Shake hands over a transport. Entered and left by one task; the link's methods may be awaited in any."""
     info = types.Implementation(name="toolrl", version=importlib.metadata.version("toolrl-plugin-mcp"))
-    mended = _mended(streams, signals)
-    async with mcp.Client(mended, cache=None, message_handler=_handler(signals), client_info=info) as client:
+    async with mcp.Client(_mended(streams), cache=None, message_handler=_handler(signals), client_info=info) as client:
         listener: asyncio.Task[None] | None = None
         tools = client.server_capabilities.tools
         if client.session.discover_result is not None and tools is not None and tools.list_changed:
@@ -134,38 +131,11 @@ class Link:
         return _plain(await self._client.read_resource(uri))
 
 
-@asynccontextmanager
-async def _mended(streams: Streams, signals: LifeSignals) -> AsyncIterator[tuple[Any, Any]]:
-    """A transport whose messages are mended (`mending.py`), and whose server can't ask for more and more: the SDK keeps
-    each request of the server until its answer is sent, and a server needn't read."""
-    asked = 0  # requests without an answer
+class _MendedMessages:
+    """The SDK's messages of a transport, mended (`mending.py`)."""
 
-    def received(message: Any) -> None:
-        nonlocal asked
-        if getattr(message, "method", None) == "notifications/cancelled":
-            asked = max(asked - 1, 0)  # It gets no answer.
-        elif hasattr(message, "method") and getattr(message, "id", None) is not None:
-            asked += 1
-        if asked > MAX_ASKED:
-            signals.lost(f"it has asked {MAX_ASKED} things itself without reading an answer")
-            raise StopAsyncIteration
-        mend_result(getattr(message, "result", None))
-
-    def sent(message: Any) -> None:
-        nonlocal asked
-        if not hasattr(message, "method"):
-            asked = max(asked - 1, 0)
-
-    async with streams as (read, write):
-        yield _WatchedMessages(read, received), _WatchedMessages(write, sent)
-
-
-class _WatchedMessages:
-    """A stream of the SDK's messages that shows each to `look` as it passes."""
-
-    def __init__(self, stream: Any, look: Callable[[Any], None]) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._look = look
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -177,17 +147,20 @@ class _WatchedMessages:
     async def __aexit__(self, *error: Any) -> Any:
         return await self._stream.__aexit__(*error)
 
-    def __aiter__(self) -> _WatchedMessages:
+    def __aiter__(self) -> _MendedMessages:
         return self
 
     async def __anext__(self) -> Any:
         item = await anext(self._stream)
-        self._look(getattr(item, "message", None))  # It may be an exception of the transport, too.
+        # It may be an exception of the transport, too.
+        mend_result(getattr(getattr(item, "message", None), "result", None))
         return item
 
-    async def send(self, item: SessionMessage) -> None:
-        await self._stream.send(item)
-        self._look(item.message)
+
+@asynccontextmanager
+async def _mended(streams: Streams) -> AsyncIterator[tuple[Any, Any]]:
+    async with streams as (read, write):
+        yield _MendedMessages(read), write
 
 
 def _handler(signals: LifeSignals) -> Any:

@@ -55,7 +55,7 @@ if "odd" in MODES:
     TOOLS = ODD
 elif "messy" in MODES:
     TOOLS = [
-        *map(tool, ("half", "verbatim", "pester", "echo", "echo")),
+        *map(tool, ("half", "verbatim", "echo", "echo")),
         *({"name": f"schema{number}", "inputSchema": schema} for number, schema in enumerate(MESSY)),
         {"name": "described", "description": 7, "title": [], "annotations": "x", "icons": 3, "execution": 3},
         {"name": 7, "inputSchema": OBJECT},
@@ -85,11 +85,7 @@ def main() -> None:
         message = json.loads(line)
         if "method" not in message or "id" not in message:
             continue  # An answer, or a notification.
-        name = (message.get("params") or {}).get("name")
-        if name == "pester":
-            for number in range(100_000):
-                send({"id": f"p{number}", "method": "ping"})
-        elif "mute" not in MODES:
+        if "mute" not in MODES:
             threading.Thread(target=handle, args=(message,), daemon=True).start()
         if "deaf" in MODES and message["method"] == "tools/list":
             time.sleep(600)
