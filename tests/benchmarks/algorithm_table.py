@@ -18,10 +18,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-QUICKSTART = Path(__file__).parents[2] / "docs" / "examples" / "quickstart"
-sys.path.insert(0, str(QUICKSTART.parent / "common"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples" / "common"))
 from stages import evaluations, toolrl
 
+QUICKSTART = Path(__file__).parents[2] / "docs" / "examples" / "quickstart"
 KL = ["algorithm.kl_coef=0.001"]
 STALE = ["rollout.max_staleness=1"]
 SETTINGS: dict[str, list[str]] = {
