@@ -14,9 +14,9 @@ from pagemaker.markdown import code, page, prose, table
 from pagemaker.source import module_doc, tree
 
 MODULES = (
-    "loop.data", "torch:loop.batches", "torch:loop.overlap", "torch:loop.training", "loop.evaluate",
-    "torch:fine_tuning.loop", "torch:trainer", "torch:base_trainer", "torch:critic", "torch:objective.loss",
-    "torch:objective.credit",
+    "loop.data", "torch:loop.batches", "torch:loop.difficulty", "torch:loop.overlap", "torch:loop.training",
+    "loop.evaluate", "torch:fine_tuning.loop", "torch:trainer", "torch:base_trainer", "torch:critic",
+    "torch:objective.loss", "torch:objective.credit",
     "ray:worker_pool", "tools.restart_counts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""
@@ -62,6 +62,10 @@ MEANINGS: dict[str, dict[str, str]] = {
         "groups/flat": "Share of groups whose rewards were all equal; with `algorithm.drop_flat_groups`, of those that "
         "were left out.",
         "groups/set_aside": "Groups without spread whose place others took; only with `algorithm.dynamic_sampling`.",
+        "tasks/solved": "Tasks that are set aside for a pass rate of `algorithm.difficulty.solved` or more; "
+        "these three only with `algorithm.difficulty`.",
+        "tasks/unsolved": "Tasks that are set aside for a pass rate of `algorithm.difficulty.unsolved` or less.",
+        "tasks/active": "The other tasks: those between, and those that were never sampled.",
         "groups/waiting": "Groups that are finished and wait for a step; only with `rollout.max_staleness`.",
         "groups/replayed": "Groups that were trained on before; only with `rollout.replay`.",
         "staleness/mean": "Mean age of the trained tokens in versions of the weights.",

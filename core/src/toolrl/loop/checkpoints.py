@@ -25,7 +25,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,8 @@ class LoopState:
     """Of the tasks that were taken, the positions of those that were not trained on yet."""
     buffer: tuple[Mapping[str, Any], ...] = ()
     """Finished groups that can still be trained on, as JSON values."""
+    pass_rates: Mapping[int, float] = field(default_factory=dict)
+    """Of tasks that are set aside, by their row in the data set."""
     rows: int | None = None
     """Of the data set; None where unknown."""
 
@@ -209,6 +211,7 @@ def load_state(path: Path) -> LoopState:
             config_digest=facts["config_digest"],
             rows=facts.get("rows"),
             pending=tuple(facts.get("pending", ())),
+            pass_rates={int(row): rate for row, rate in facts.get("pass_rates", {}).items()},
             buffer=tuple(map(json.loads, buffer.read_text(encoding="utf-8").splitlines())) if buffer.exists() else (),
         )
     except CheckpointError:
@@ -237,6 +240,7 @@ def _write_state(folder: Path, state: LoopState) -> None:
         "version": state.version,
         "position": state.position,
         "pending": list(state.pending),
+        "pass_rates": dict(state.pass_rates),
         "config_digest": state.config_digest,
         "rows": state.rows,
     }

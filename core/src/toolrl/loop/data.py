@@ -144,14 +144,15 @@ class EndlessOrder(Generic[T]):
 
     def take(self, position: int, count: int) -> list[T]:
         """What stands at positions position … position + count − 1 of the endless sequence."""
-        return [self._at(place) for place in range(position, position + count)]
+        return [self._rows[self.row(place)] for place in range(position, position + count)]
 
-    def _at(self, place: int) -> T:
+    def row(self, place: int) -> int:
+        """The index of the row that stands at a position."""
         epoch, index = divmod(place, len(self._rows))
         if not self._shuffle:
-            return self._rows[index]
+            return index
         if epoch != self._epoch:
             self._order = list(range(len(self._rows)))
             random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
             self._epoch = epoch
-        return self._rows[self._order[index]]
+        return self._order[index]

@@ -88,6 +88,30 @@ class OverlongConfig(Frame):
         return self
 
 
+class DifficultyConfig(Frame):
+    """Tasks that are set aside by their pass rate: the mean of `filter_metric` over their last group."""
+
+    solved: float | None = Field(
+        1.0, allow_inf_nan=False, description="Set aside from this pass rate on; null: no task for being too easy."
+    )
+    unsolved: float | None = Field(
+        0.0, allow_inf_nan=False, description="Set aside down from this pass rate; null: no task for being too hard."
+    )
+    revisit: int = Field(
+        10, ge=2, description="In each epoch one in so many of the tasks that are set aside is sampled again."
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> DifficultyConfig:
+        if self.solved is None and self.unsolved is None:
+            raise ValueError(
+                "without `solved` and `unsolved` no task is set aside: give one, or leave `difficulty` out"
+            )
+        if self.solved is not None and self.unsolved is not None and self.unsolved >= self.solved:
+            raise ValueError(f"unsolved: {self.unsolved} isn't below solved, {self.solved}")
+        return self
+
+
 class CriticConfig(Frame):
     """A critic: a second model, as large as the policy, that learns what an episode will still earn."""
 
@@ -192,6 +216,11 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         "without `overlong`. Where no reward judges the answer, or the rewards are equal anyhow, the reward.",
     )
 
+    difficulty: DifficultyConfig | None = Field(
+        None,
+        description="Set tasks aside that are always or never solved, and look at them again; `{}` takes the defaults.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, data: Any) -> Any:
@@ -217,6 +246,10 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         for name in ("drop_flat_groups", "dynamic_sampling"):
             if self.group_size < 2 and getattr(self, name):
                 raise ValueError(f"{name}: the rewards of a group of one are always equal, so no group would be left")
+        if self.group_size < 2 and self.difficulty is not None:
+            raise ValueError(
+                "difficulty: the pass rate of a group of one says little of its task; set group_size above 1"
+            )
         if self.baseline == "batch_mean" and self.scale == "std":
             raise ValueError(
                 "scale: a group of equal rewards has the deviation 0, and with the baseline batch_mean its rewards "

@@ -196,7 +196,7 @@ class TorchOptions(Frame):
         """Remarks on settings whose effect may surprise, a line each."""
         algorithm: Any = config.algorithm
         trainer: Any = config.trainer
-        for name in ("drop_flat_groups", "dynamic_sampling"):
+        for name in ("drop_flat_groups", "dynamic_sampling", "difficulty"):
             learns = algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic")
             if learns and getattr(algorithm, name):
                 yield (

@@ -13,7 +13,7 @@ that were in flight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from toolrl.errors import CheckpointError, RunStoppedError
@@ -21,6 +21,7 @@ from toolrl.loop.data import EndlessOrder
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import GroupSource
 from toolrl.types import Group, Task
+from toolrl_plugin_torch.loop.difficulty import DifficultyPools
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class DataPosition:
     """Of those the ones that were not trained on yet."""
     buffer: tuple[Mapping[str, Any], ...] = ()
     """Finished groups that can still be trained on, as JSON values: of pending rows, and to be trained on again."""
+    pass_rates: Mapping[int, float] = field(default_factory=dict)
+    """Of the tasks that algorithm.difficulty has set aside, by their row in the data set."""
 
 
 class KeepsPosition(Protocol):
@@ -119,47 +122,70 @@ class SynchronousBatches:
 
     replayed = 0
 
-    def __init__(self, runner: GroupSource, order: EndlessOrder[Task], demand: Demand) -> None:
+    def __init__(
+        self,
+        runner: GroupSource,
+        order: EndlessOrder[Task],
+        demand: Demand,
+        pools: DifficultyPools | None = None,
+    ) -> None:
         self._runner = runner
         self._order = order
         self._demand = demand
+        self._pools = pools or DifficultyPools(order)
         self._next = 0
-        self._taken = 0
+        self._taken: list[tuple[int, Group]] = []
+        """The groups of this step with their positions, those that were set aside too."""
         self._set_aside = 0
 
     async def take(self, step: int) -> list[Group]:
         demand = self._demand
         groups: list[Group] = []
-        self._taken = self._set_aside = 0
+        self._taken, self._set_aside = [], 0
         again = 0
-        while (missing := demand.rows - len(groups)) and self._taken + missing <= demand.rows * demand.most_rounds:
-            tasks = self._order.take(self._next + self._taken, missing)
-            self._taken += missing
+        while (missing := demand.rows - len(groups)) and len(self._taken) + missing <= demand.rows * demand.most_rounds:
+            places = self._places(missing)
+            tasks = [task for place in places for task in self._order.take(place, 1)]
             round_id = f"train-{step}.{again}" if again else f"train-{step}"
             found = await self._runner.run(tasks, demand.group_size, demand.limits, round_id=round_id)
+            self._taken += zip(places, found, strict=True)
             wanted = [group for group in found if demand.wanted(group)]
             self._set_aside += len(found) - len(wanted)
             groups += wanted
             again += 1
         if missing:
-            raise nothing_to_learn(step, self._taken, self._set_aside)
+            raise nothing_to_learn(step, len(self._taken), self._set_aside)
         return groups
 
+    def _places(self, count: int) -> list[int]:
+        """The next positions to sample, behind those that this step has taken."""
+        places: list[int] = []
+        place = self._after()
+        for _ in range(count):
+            places.append(self._pools.next(place))
+            place = places[-1] + 1
+        return places
+
+    def _after(self) -> int:
+        return self._taken[-1][0] + 1 if self._taken else self._next
+
     def trained(self, step: int) -> None:
-        self._next += self._taken
-        self._taken = 0
+        self._next = self._after()
+        self._pools.judge(self._taken)
+        self._taken = []
 
     def weights_updated(self, version: int) -> None:
         pass
 
     def metrics(self) -> dict[str, float]:
-        return {"groups/set_aside": float(self._set_aside)} if self._demand.flat else {}
+        aside = {"groups/set_aside": float(self._set_aside)} if self._demand.flat else {}
+        return {**aside, **self._pools.metrics()}
 
     async def close(self) -> None:
         pass
 
     def position(self, step: int) -> DataPosition:
-        return DataPosition(self._next)
+        return DataPosition(self._next, pass_rates=self._pools.kept())
 
     def resume(self, step: int, position: DataPosition) -> None:
         if position.pending or position.buffer:
@@ -168,8 +194,9 @@ class SynchronousBatches:
                 f"the checkpoint has {held} (rollout.max_staleness > 0), and the config now has max_staleness: 0",
                 hint="Resume with the rollout.max_staleness that the run began with; where that was 0, with 1.",
             )
-        if self._demand.flat is None:
+        if self._demand.flat is None and self._pools.settings is None and not position.pass_rates:
             FixedRows(self._demand.rows).resume(step, position)
+        self._pools.resume(position.pass_rates)
         self._next = position.next
 
 

@@ -13,6 +13,7 @@ from toolrl.rollout.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.loop.batches import BatchSource, Demand, KeepsPosition, SynchronousBatches
+from toolrl_plugin_torch.loop.difficulty import DifficultyPools
 from toolrl_plugin_torch.loop.overlap import OverlappingBatches
 from toolrl_plugin_torch.loop.saver import Saver
 from toolrl_plugin_torch.loop.trainer import Trainer
@@ -103,9 +104,12 @@ def _own_batches(assembly: Assembly, runner: Any, algorithm: AlgorithmConfig) ->
         flat=partial(is_flat, algorithm=algorithm) if algorithm.dynamic_sampling else None,
     )
     rollout, order = config.rollout, assembly.order()
-    if rollout.max_staleness:
-        return OverlappingBatches(runner, order, demand, max_staleness=rollout.max_staleness, replay=rollout.replay)
-    return SynchronousBatches(runner, order, demand)
+    pools = DifficultyPools(order, algorithm.difficulty, algorithm.filter_metric)
+    if not rollout.max_staleness:
+        return SynchronousBatches(runner, order, demand, pools)
+    return OverlappingBatches(
+        runner, order, demand, max_staleness=rollout.max_staleness, replay=rollout.replay, pools=pools
+    )
 
 
 def make_saver(

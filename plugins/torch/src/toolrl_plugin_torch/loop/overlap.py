@@ -26,6 +26,7 @@ from toolrl.rollout.source import GroupSource
 from toolrl.runs.records import episode_from_json, episode_to_json
 from toolrl.types import Group, Task
 from toolrl_plugin_torch.loop.batches import DataPosition, Demand, nothing_to_learn
+from toolrl_plugin_torch.loop.difficulty import DifficultyPools
 
 
 @dataclass
@@ -79,12 +80,14 @@ class OverlappingBatches:
         *,
         max_staleness: int,
         replay: float = 0.0,
+        pools: DifficultyPools | None = None,
     ) -> None:
         if max_staleness < 1:
             raise ValueError(f"max_staleness is {max_staleness}, expected at least 1; with 0 use SynchronousBatches")
         self._runner = runner
         self._order = order
         self._demand = demand
+        self._pools = pools or DifficultyPools(order)
         self._staleness = max_staleness
         self._gate = runner.gate()
         # Rounded first: 100 times 0.29 is a little less than 29.
@@ -125,6 +128,7 @@ class OverlappingBatches:
         groups = [flight.group for flight in chosen]
         # First: the reason that the run stopped for points to these episodes.
         self._runner.notify(groups)
+        self._pools.judge((flight.row, flight.group) for flight in chosen)
         self._runner.check([*groups, *self._aside])
         return [*groups, *(it.group for it in again)]
 
@@ -140,7 +144,8 @@ class OverlappingBatches:
         waiting = [
             _BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values() if _is_whole(it.work)
         ]
-        self._kept = _Kept(DataPosition(self._next, started), (*waiting, *map(replace, self._used.values())))
+        position = DataPosition(self._next, started, pass_rates=self._pools.kept())
+        self._kept = _Kept(position, (*waiting, *map(replace, self._used.values())))
 
     def weights_updated(self, version: int) -> None:
         self._version = version
@@ -152,7 +157,7 @@ class OverlappingBatches:
             metrics["groups/set_aside"] = float(len(self._aside))
         if self._replays:
             metrics["groups/replayed"] = float(self.replayed)
-        return metrics
+        return {**metrics, **self._pools.metrics()}
 
     async def close(self) -> None:
         works = [flight.work for flight in self._flights.values()]
@@ -170,6 +175,7 @@ class OverlappingBatches:
     def resume(self, step: int, position: DataPosition) -> None:
         self._version = step
         self._next = position.next
+        self._pools.resume(position.pass_rates)
         self._again = sorted(position.pending)
         found = [_from_record(record, self._order) for record in position.buffer]
         for it in sorted((it for it in found if it is not None), key=lambda it: (it.version, it.row)):
@@ -200,8 +206,9 @@ class OverlappingBatches:
             if self._again:
                 self._start(self._again.pop(0))
             else:
-                self._start(self._next)
-                self._next += 1
+                row = self._pools.next(self._next)
+                self._start(row)
+                self._next = row + 1
 
     def _start(self, row: int) -> None:
         demand = self._demand
@@ -220,6 +227,7 @@ class OverlappingBatches:
             if not self._demand.wanted(flight.group):
                 del self._flights[flight.row]
                 self._runner.notify([flight.group])
+                self._pools.judge([(flight.row, flight.group)])
                 self._aside.append(flight.group)
         if len(self._aside) > self._demand.rows * (self._demand.most_rounds - 1):
             # Groups all of whose episodes failed are among them: this error comes first.

@@ -127,6 +127,7 @@ class Saver:
             position=position.next,
             pending=position.pending,
             buffer=position.buffer,
+            pass_rates=position.pass_rates,
             config_digest=config_digest(self.config),
             rows=self.rows,
         )
@@ -167,7 +168,7 @@ class Saver:
             return 0
         state = load_state(path)
         try:
-            self.data.resume(state.step, DataPosition(state.position, state.pending, state.buffer))
+            self.data.resume(state.step, DataPosition(state.position, state.pending, state.buffer, state.pass_rates))
         except CheckpointError as error:
             error.where = str(path)
             raise
