@@ -50,7 +50,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "importance/rejected": "Share of tokens that were left out; only with `algorithm.rejection`.",
         "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
         "kl": "Estimate of KL(policy ‖ reference) over the sampled tokens of `episodes/trained`, weighed by policy "
-        "over rollout; only with `algorithm.kl_coef`.",
+        "over rollout; only with `algorithm.kl_coef` or `algorithm.reference`.",
         "entropy": "Entropy of the policy that sampled, in nats: the mean of −log p over all sampled tokens, whose "
         "expectation it is. With `rollout.top_p`, `top_k` or `min_p` it comes out less.",
         "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities, "

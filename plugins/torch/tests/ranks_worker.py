@@ -17,6 +17,7 @@ import torch
 from toolrl.loop.ranks import Ranks
 from toolrl_plugin_torch import compiled, offload
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.checkpoints.shards import FOLDER, read_shards, write_shards
 from toolrl_plugin_torch.offload import HostTransfers
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
@@ -65,20 +66,29 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
         trainer = SupervisedTrainer(policy, SftConfig(from_run="x", **case["settings"]), folder, ranks=ranks)
         metrics = [trainer.update(case["demonstrations"]) for _ in range(2)]
     else:
-        trainer = PolicyTrainer(
-            policy,
-            TrainerConfig(**case["settings"]),
-            AlgorithmConfig(**case["algorithm"]),
-            folder,
-            temperature=1.0,
-            longest=16,
-            ranks=ranks,
-        )
+        settings, algorithm = TrainerConfig(**case["settings"]), AlgorithmConfig(**case["algorithm"])
+        trainer = PolicyTrainer(policy, settings, algorithm, folder, temperature=1.0, longest=16, ranks=ranks)
         gradients = watched(trainer.optimizer) if case.get("gradients") else None
-        metrics = [trainer.update(groups) for groups in case["steps"]]
+        metrics = []
+        for step, groups in enumerate(case["steps"]):
+            if ranks.distributed and step == case.get("resumed"):
+                resume(trainer, folder, case["steps"][0])
+            metrics.append(trainer.update(groups))
         if gradients is not None:
             return metrics, gradients
     return metrics, {name: value.clone() for name, value in policy.tensors()}
+
+
+def resume(trainer: PolicyTrainer, folder: Path, groups: Any) -> None:
+    """Write its tensors, update it once more, and read them again."""
+    ranks, step = trainer.ranks, trainer.step
+    written = write_shards(folder, step, trainer.states(), ranks)
+    checkpoint = folder / f"step-{step}"
+    ranks.by_first(lambda: (checkpoint / FOLDER).parent.mkdir(parents=True), "its folder")
+    ranks.by_first(lambda: written.rename(checkpoint / FOLDER), "a checkpoint")
+    trainer.update(groups)
+    read_shards(checkpoint, trainer.states(), ranks)
+    trainer.step = step
 
 
 def watched(optimizer: Any) -> dict[str, torch.Tensor]:

@@ -227,5 +227,5 @@ def test_a_checkpoint_goes_on_exactly(setting: Setting) -> None:
     for name, value in whole.critic.body.state_dict().items():
         assert resumed.critic.body.state_dict()[name].equal(value)
 
-    with pytest.raises(CheckpointError, match="the checkpoint holds a critic, and the config asks for none"):
+    with pytest.raises(CheckpointError, match="the checkpoint holds a critic, and the config asks for nothing besides"):
         saver(setting.trainer({"preset": "grpo"})).restore()

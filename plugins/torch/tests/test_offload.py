@@ -92,7 +92,8 @@ def make_trainer(
     policy.model.to(policy.device)
     settings = {"learning_rate": 1e-2, "weight_decay": 0.1, "schedule": "cosine", "warmup_steps": 2, "offload": parts}
     settings |= {"updates_per_step": 2, "max_grad_norm": 0.5}
-    return tiny.trainer(folder, policy, {"preset": "ppo", "kl_coef": 0.1}, **settings)  # type: ignore[no-any-return]
+    algorithm = {"preset": "ppo", "kl_coef": 0.1, "reference": {"sync_every": 2, "mixup": 0.5}}
+    return tiny.trainer(folder, policy, algorithm, **settings)  # type: ignore[no-any-return]
 
 
 def steps(trainer: PolicyTrainer, tiny: Any, seeds: range) -> list[dict[str, float]]:

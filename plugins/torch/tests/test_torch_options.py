@@ -172,6 +172,14 @@ def test_samples_of_rounded_weights_have_to_be_weighed(
     assert any(line.startswith(said) for line in missing_files(config, registry)) == refused
 
 
+def test_the_reference_of_an_adapter_moves_all_the_way(tree: dict[str, Any], registry: Registry) -> None:
+    asked = ["model.lora={}", "algorithm.reference={sync_every: 5, mixup: 0.5}"]
+    said = "algorithm.reference.mixup: 0.5 of model.lora's matrices"
+    for overrides, refused in ((asked, True), (asked[1:], False), ([*asked, "algorithm.reference.mixup=1.0"], False)):
+        config = check_config(tree, overrides, registry=registry).config
+        assert any(line.startswith(said) for line in missing_files(config, registry)) == refused
+
+
 @pytest.mark.parametrize(
     ("path", "is_told"),
     [

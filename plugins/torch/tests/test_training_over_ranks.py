@@ -50,6 +50,13 @@ def make_cases(group: Callable[..., Group], spread: Callable[[Sequence[Group]], 
             "settings": {**SETTINGS, "weight_decay": 0.1},
             "algorithm": {"preset": "grpo", "kl_coef": 0.1, "entropy_coef": 0.01, "loss_aggregation": "sequence_mean"},
         },
+        "reference": {
+            **whole,
+            "settings": {**SETTINGS, "epochs_per_step": 2},
+            "algorithm": {"preset": "grpo", "kl_coef": 0.1, "reference": {"sync_every": 2, "mixup": 0.6}},
+            "steps": [step, later, step, later],
+            "resumed": 3,
+        },
         "two updates": {**whole, "settings": {**SETTINGS, "updates_per_step": 2}, "algorithm": {"preset": "dapo"}},
         "ppo": {**whole, "settings": {**SETTINGS, "updates_per_step": 2, "epochs_per_step": 2}, "algorithm": PPO},
         "trajectories": {**whole, "settings": SETTINGS, "steps": [spread(step), spread(later[:1])]},
@@ -91,7 +98,7 @@ def compared(tiny: Any, train: Any, on_ranks: Any, tmp_path: Path) -> Callable[.
 @pytest.mark.parametrize(
     ("size", "names"),
     [
-        (2, ["ppo", "bfloat16", "frozen", "offload", "fine-tuning", "trajectories"]),
+        (2, ["ppo", "reference", "bfloat16", "frozen", "offload", "fine-tuning", "trajectories"]),
         pytest.param(1, ["shared", "ppo", "bfloat16"], marks=pytest.mark.slow),
         pytest.param(2, [], marks=pytest.mark.slow),
         pytest.param(3, ["shared", "kl and entropy", "one group"], marks=pytest.mark.slow),

@@ -58,7 +58,9 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
         Chart("Loss", ("loss",)),
         Chart("Parts of the loss", ("loss/*",)),
         Chart("Entropy", ("entropy",), "", "Of the policy on all sampled tokens, in nats: the mean of −log p."),
-        Chart("KL divergence", ("kl",), "", "From the reference, the policy at the start of the run."),
+        Chart(
+            "KL divergence", ("kl",), "", "From the reference: the policy at the start of the run, unless it follows."
+        ),
         Chart("KL of the update", ("approx_kl",), "", "From the policy as it was before the step's first update."),
         Chart("Clipped tokens", ("clip_fraction",), "share", "Share of tokens whose ratio was clipped."),
         Chart("Clipped, by side", ("clip/*",), "share", "Share of tokens clipped below and above."),

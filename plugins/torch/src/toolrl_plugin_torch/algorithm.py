@@ -129,6 +129,23 @@ class CriticConfig(Frame):
     )
 
 
+class ReferenceConfig(Frame):
+    """The policy that the KL divergence is taken to; with this section it is there, and `kl` is measured, also where
+    `kl_coef` is 0."""
+
+    sync_every: int | None = Field(
+        None,
+        ge=1,
+        description="After so many steps each it moves to the policy; None: it stays the model at the start.",
+    )
+    mixup: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="How far it moves: its weights become (1 − mixup) of theirs and mixup of the policy's.",
+    )
+
+
 class AlgorithmConfig(AlgorithmFrame, Frame):
     """The objective. A preset gives defaults, each of which can be set by itself."""
 
@@ -200,6 +217,10 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         allow_inf_nan=False,
         description="Weight of the KL divergence from the reference, the model at the start.",
     )
+    reference: ReferenceConfig | None = Field(
+        None,
+        description="`{}` measures `kl` with a `kl_coef` of 0 too; its settings let the reference follow the policy.",
+    )
     kl_estimator: Literal["k1", "k2", "k3"] = Field(
         "k3", description="How the divergence is estimated; k1 needs kl_correction."
     )
@@ -220,6 +241,11 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         None,
         description="Set tasks aside that are always or never solved, and look at them again; `{}` takes the defaults.",
     )
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a divergence from the reference is computed."""
+        return bool(self.kl_coef) or self.reference is not None
 
     @model_validator(mode="before")
     @classmethod

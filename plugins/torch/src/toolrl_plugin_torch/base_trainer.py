@@ -16,8 +16,15 @@ import torch
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.ranks import ONE, Ranks
+from toolrl_plugin_torch.algorithm import ReferenceConfig
 from toolrl_plugin_torch.batch import MicroBatch, Sample
-from toolrl_plugin_torch.checkpoints.trainer_state import load_weights, read_state, restore_random, write_state
+from toolrl_plugin_torch.checkpoints.trainer_state import (
+    Stateful,
+    load_weights,
+    read_state,
+    restore_random,
+    write_state,
+)
 from toolrl_plugin_torch.compiled import CompiledLayers
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
@@ -27,6 +34,7 @@ from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.prefixes.sharing import choose
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
+from toolrl_plugin_torch.reference import Reference
 from toolrl_plugin_torch.routes import Routers
 from toolrl_plugin_torch.sharding.dtensor import local
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
@@ -55,7 +63,7 @@ class BaseTrainer:
         settings: TrainerConfig | SftConfig,
         directory: Path,
         *,
-        with_reference: bool = False,
+        reference: ReferenceConfig | None = None,
         ranks: Ranks = ONE,
         cpu_offload: bool = False,
         sequence_parallel: int = 1,
@@ -90,8 +98,13 @@ class BaseTrainer:
         shares = choose(settings.share_prefix, [self._score], where, policy.tokenizer, parallel=cut)
         self.shares = ranks.broadcast(shares, where)
         """Whether common beginnings of sequences are computed once."""
-        self._score_reference = self._parallel.reference_scorer(policy) if with_reference else None
-        self._scorers = [score for score in (self._score, self._score_reference) if score is not None]
+        self._scorers = [self._score]
+        self._reference: Reference | None = None
+        if reference is not None:
+            scorer = self._parallel.reference_scorer(policy, follows=bool(reference.sync_every))
+            offload = "reference" in settings.offload
+            self._reference = Reference(scorer, self._score, reference, offload=offload, device=policy.device)
+            self._scorers.append(scorer)
         models = [score.model for score in self._scorers]
         self._compiled = CompiledLayers(models if policy.compile else ())
         self.optimizer = PolicyOptimizer(
@@ -100,8 +113,8 @@ class BaseTrainer:
 
     @property
     def reference(self) -> Any:
-        """The policy as it was at the start of the run, where the objective has a KL term; else None."""
-        return None if self._score_reference is None else self._score_reference.model
+        """The model that the objective's KL divergence is taken to; None where it has none."""
+        return None if self._reference is None else self._reference.score.model
 
     def weights(self) -> PolicyWeights:
         """The live weights, with their version. Deletes the folder of an earlier version."""
@@ -116,9 +129,13 @@ class BaseTrainer:
         """All, by name; each has the weights that it trains."""
         return {"policy": self.optimizer} | ({"critic": self.critic.optimizer} if self.critic is not None else {})
 
+    def states(self) -> dict[str, Stateful]:
+        """What several ranks save, by name."""
+        return {**self._extras(), **self.optimizers()}
+
     def gather_state(self, directory: Path) -> Path | None:
         """A folder of shards that all ranks wrote together; None in one process."""
-        return self._parallel.gather_state(directory, self.step, self.optimizers(), self.policy)
+        return self._parallel.gather_state(directory, self.step, self.states(), self.policy)
 
     def save(self, folder: Path, gathered: Path | None) -> None:
         """Write model, tokenizer and state into a checkpoint's folder. `gathered` is moved into it, or deleted where
@@ -134,7 +151,7 @@ class BaseTrainer:
                 for part in (gathered / MODEL).iterdir():
                     part.rename(folder / part.name)
                 (gathered / MODEL).rmdir()
-                write_state(folder, {}, dict.fromkeys(self.optimizers()))
+                write_state(folder, {}, dict.fromkeys(self.states()))
                 gathered.rename(folder / "trainer" / "shards")
         except BaseException:
             if gathered is not None:
@@ -144,8 +161,8 @@ class BaseTrainer:
     def saved_bytes(self) -> int:
         """About how many bytes `save` writes."""
         tensors = [each for each in self.policy.live.parameters() if each.requires_grad or self.policy.adapter is None]
-        for optimizer in self.optimizers().values():
-            tensors += optimizer.tensors().values()
+        for state in self.states().values():
+            tensors += state.tensors().values()
         return sum({local(tensor).data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
     def load(self, folder: Path, step: int) -> None:
@@ -155,7 +172,7 @@ class BaseTrainer:
         if (folder / "trainer" / "shards").is_dir():
             from toolrl_plugin_torch.checkpoints.shards import read_shards
 
-            read_shards(folder, self.optimizers(), self.ranks)
+            read_shards(folder, self.states(), self.ranks)
         else:
             self.optimizer.load_state_dict(state["optimizer"])
             self.load_extra_state(state["extra"])
@@ -163,19 +180,26 @@ class BaseTrainer:
         self.step = step
 
     def extra_state(self) -> dict[str, Any]:
-        """The state of a critic, by name; empty without one."""
-        return {} if self.critic is None else {"critic": self.critic.state_dict()}
+        """The states of a critic and of a reference that changes, by name."""
+        return {name: part.state_dict() for name, part in self._extras().items()}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Load what `extra_state` returned. Raises CheckpointError where only one of the two has a critic."""
-        if ("critic" in state) != (self.critic is not None):
-            found, wanted = ("a critic", "none") if "critic" in state else ("no critic", "one")
+        """Load what `extra_state` returned. Raises CheckpointError where that is of other parts."""
+        if state.keys() != self._extras().keys():
+            found, wanted = (" and ".join(f"a {name}" for name in sorted(of)) for of in (state, self._extras()))
             raise CheckpointError(
-                f"the checkpoint holds {found}, and the config asks for {wanted}",
-                hint="Resume with the algorithm that the run began with, or start a new run from these weights.",
+                f"the checkpoint holds {found or 'nothing besides the policy'}, and the config asks for "
+                f"{wanted or 'nothing besides the policy'}",
+                hint="Resume with the algorithm that the run began with (a reference is kept with "
+                "algorithm.reference.sync_every), or start a new run from these weights.",
             )
-        if self.critic is not None:
-            self.critic.load_state_dict(state["critic"])
+        for name, part in self._extras().items():
+            part.load_state_dict(state[name])
+
+    def _extras(self) -> dict[str, Any]:
+        follows = self._reference is not None and self._reference.follows
+        parts = (("critic", self.critic), ("reference", self._reference if follows else None))
+        return {name: part for name, part in parts if part is not None}
 
     def _pad_id(self) -> int:
         pad = self.policy.tokenizer.pad_token_id

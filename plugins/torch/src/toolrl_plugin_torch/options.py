@@ -216,8 +216,8 @@ class TorchOptions(Frame):
                 f"({trainer.prompts_per_step} prompts_per_step × group_size {algorithm.group_size}), so there are no "
                 "more updates than that"
             )
-        if "reference" in trainer.offload and not algorithm.kl_coef:
-            yield "trainer.offload: reference: there is none, as algorithm.kl_coef is 0"
+        if "reference" in trainer.offload and not algorithm.has_reference:
+            yield "trainer.offload: reference: there is none, as algorithm.kl_coef is 0 and algorithm.reference not set"
         if "critic" in trainer.offload and algorithm.baseline != "critic":
             yield "trainer.offload: critic: there is none in this algorithm"
 
@@ -236,6 +236,11 @@ class TorchOptions(Frame):
             )
         if model.lora is not None and importlib.util.find_spec("peft") is None:
             yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"
+        if model.lora is not None and algorithm.reference is not None and algorithm.reference.mixup < 1:
+            yield (
+                f"algorithm.reference.mixup: {algorithm.reference.mixup} of model.lora's matrices isn't that of their "
+                "product; set it to 1, or train all weights"
+            )
         if getattr(config.trainer, "router_replay", False):
             if not config.engine.options.get("return_routes"):
                 yield (

@@ -17,7 +17,7 @@ import torch
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
-from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, ReferenceConfig
 from toolrl_plugin_torch.base_trainer import BaseTrainer, within_memory
 from toolrl_plugin_torch.batch import MicroBatch, Sample, balance, episode_samples, supervised_sample
 from toolrl_plugin_torch.critic import Critic
@@ -32,7 +32,6 @@ from toolrl_plugin_torch.objective.loss import (
     supervised_loss,
     trained_tokens,
 )
-from toolrl_plugin_torch.offload import offloaded, own_tensors
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.routes import Routers
@@ -77,16 +76,10 @@ class PolicyTrainer(BaseTrainer):
             policy,
             settings,
             directory,
-            with_reference=bool(algorithm.kl_coef) or "reference" in needs,
+            reference=algorithm.reference or (ReferenceConfig() if algorithm.kl_coef or "reference" in needs else None),
             ranks=ranks,
             cpu_offload=cpu_offload,
             sequence_parallel=settings.sequence_parallel,
-        )
-        self._reference_on_device = offloaded(
-            self.reference is not None and "reference" in settings.offload,
-            lambda: own_tensors(self.reference, policy.model),
-            policy.device,
-            constant=True,
         )
         self._trainer = settings
         if settings.router_replay:
@@ -126,8 +119,10 @@ class PolicyTrainer(BaseTrainer):
             # Later updates of the step start from another policy than the one that sampled.
             for update in updates:
                 update.old = [self._logprobs(self._score, batch) for batch in update.batches]
-        for update, logprobs in zip(updates, self._references([each.batches for each in updates]), strict=True):
-            update.reference = logprobs
+        if self._reference is not None:
+            with self._reference.on_device:  # Before any update, so once a step.
+                for update in updates:
+                    update.reference = [self._logprobs(self._reference.score, batch) for batch in update.batches]
         measured, metrics = LossStatistics(), dict[str, float]()
         for number, update in enumerate(passes):
             metrics = self._one_update(update, measured, first=number == 0)
@@ -136,6 +131,8 @@ class PolicyTrainer(BaseTrainer):
             metrics |= self.critic.update()
         mine = measured.cpu() if self._parallel.counts else LossStatistics()
         of_ranks = self.ranks.gather(mine, f"statistics of step {self.step + 1}")
+        if self._reference is not None:
+            self._reference.sync(self.step + 1)
         self._complete()
         metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(passes))}
         return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}
@@ -170,15 +167,6 @@ class PolicyTrainer(BaseTrainer):
                 loss = self._loss(batch, old_BT, reference_BT, update.normaliser, measured, compare=first)
                 loss.backward()
         return self._update()
-
-    def _references(self, updates: Sequence[Sequence[MicroBatch]]) -> list[list[torch.Tensor] | None]:
-        """Log-probabilities under the reference of all micro-batches of each update, before any of them is made: the
-        reference is needed once a step then. None for each where there is no reference."""
-        score = self._score_reference
-        if score is None:
-            return [None] * len(updates)
-        with self._reference_on_device:
-            return [[self._logprobs(score, batch) for batch in batches] for batches in updates]
 
     def _loss(
         self,

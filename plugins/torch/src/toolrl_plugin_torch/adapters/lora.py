@@ -135,9 +135,10 @@ class LoraAdapter:
         )
         return found
 
-    def frozen_copy(self) -> Any:
-        """A copy of the model as it is now, which shares the model's own weights. Additions of 0 are left out."""
-        if any(bool(tensor.any()) for name, tensor in self.state_dict().items() if "lora_B" in name):
+    def frozen_copy(self, *, whole: bool = False) -> Any:
+        """A copy of the model as it is now, which shares the model's own weights. Additions of 0 are left out, unless
+        `whole`."""
+        if whole or any(bool(tensor.any()) for name, tensor in self.state_dict().items() if "lora_B" in name):
             return copy_sharing_frozen(self.model)
         return copy_sharing_frozen(self._wrapped).unload()
 

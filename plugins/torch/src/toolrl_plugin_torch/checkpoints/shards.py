@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from toolrl.errors import CheckpointError, first_line
 from toolrl.loop.ranks import Ranks
-from toolrl_plugin_torch.optimizer import PolicyOptimizer
+from toolrl_plugin_torch.checkpoints.trainer_state import Stateful
 
 FOLDER = Path("trainer") / "shards"
 """In a checkpoint."""
@@ -51,13 +51,13 @@ _SLOW = 20.0
 def write_shards(
     directory: Path,
     step: int,
-    optimizers: Mapping[str, PolicyOptimizer],
+    states: Mapping[str, Stateful],
     ranks: Ranks,
     write_model: Callable[[Path, str], None] = lambda folder, what: None,
 ) -> Path:
-    """Write all tensors of these optimizers, which hold the trained weights too, into a folder in `directory`; then
-    have `write_model` write into `MODEL` in it, at a point of the run with a name. All ranks together; its path. Raises
-    CheckpointError where a rank can't write, RankError on the others."""
+    """Write all tensors of these states, such as the optimizers, which hold the trained weights too, into a folder in
+    `directory`; then have `write_model` write into `MODEL` in it, at a point of the run with a name. All ranks
+    together; its path. Raises CheckpointError where a rank can't write, RankError on the others."""
     folder = directory / f"{_BESIDE}{step:06d}"
 
     def make_room() -> None:
@@ -69,7 +69,7 @@ def write_shards(
     try:
         ranks.by_first(make_room, what)
         with _together(ranks) as options:
-            dcp.save(_tensors(optimizers), storage_writer=FileSystemWriter(folder), **options)
+            dcp.save(_tensors(states), storage_writer=FileSystemWriter(folder), **options)
         write_model(folder / MODEL, what)
     except (OSError, dcp.api.CheckpointException) as error:
         if ranks.first:
@@ -89,9 +89,9 @@ def write_shards(
     return folder
 
 
-def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ranks: Ranks) -> None:
+def read_shards(checkpoint: Path, states: Mapping[str, Stateful], ranks: Ranks) -> None:
     """Load what `write_shards` wrote with any number of ranks. Raises CheckpointError for other tensors."""
-    tensors = _tensors(optimizers)
+    tensors = _tensors(states)
     reader = _CheckedReader(checkpoint / FOLDER)
     try:
         saved = {name: tuple(entry.size) for name, entry in reader.read_metadata().state_dict_metadata.items()}
@@ -108,8 +108,8 @@ def read_shards(checkpoint: Path, optimizers: Mapping[str, PolicyOptimizer], ran
             dcp.load(tensors, storage_reader=reader, **options)
     except (OSError, EOFError, pickle.UnpicklingError, dcp.api.CheckpointException) as error:
         raise CheckpointError(f"it can't be read: {first_line(error)}", where=str(checkpoint / FOLDER)) from error
-    for optimizer in optimizers.values():
-        optimizer.write_back()
+    for state in states.values():
+        state.write_back()
 
 
 class _CheckedReader(FileSystemReader):  # type: ignore[misc]
@@ -143,8 +143,8 @@ def _appears(file: Path) -> bool:
     return True
 
 
-def _tensors(optimizers: Mapping[str, PolicyOptimizer]) -> dict[str, torch.Tensor]:
-    return {f"{name}/{key}": value for name, one in optimizers.items() for key, value in one.tensors().items()}
+def _tensors(states: Mapping[str, Stateful]) -> dict[str, torch.Tensor]:
+    return {f"{name}/{key}": value for name, one in states.items() for key, value in one.tensors().items()}
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""The trainer's part of a checkpoint: weights, and the state of optimizer, random generators and a critic."""
+"""The trainer's part of a checkpoint: weights, and the state of optimizer, random generators, critic and reference."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,18 @@ from toolrl_plugin_torch.policy import PolicyModel
 
 _FILE = Path("trainer") / "state.pt"
 _LORA_OF_RUN = "Resume with the model.lora that the run began with, or start a new run from these weights."
+
+
+class Stateful(Protocol):
+    """What ranks save together, each its part of the tensors."""
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The live tensors by name; a checkpoint is read into them."""
+        ...
+
+    def write_back(self) -> None:
+        """The tensors have been read."""
+        ...
 
 
 def write_state(folder: Path, optimizer: Mapping[str, Any], extra: Mapping[str, Any]) -> None:

@@ -48,7 +48,7 @@ def _changes(setting: Setting) -> Iterator[Change]:
         yield "model.gradient_checkpointing", True
     wanted = ["optimizer"]
     if not setting.sharded:
-        wanted += ["reference"] if config.algorithm.kl_coef else []
+        wanted += ["reference"] if config.algorithm.has_reference else []
         wanted += ["critic"] if config.algorithm.baseline == "critic" else []
     if set(wanted) - set(config.trainer.offload) and not config.cluster.cpu_offload:
         yield "trainer.offload", wanted

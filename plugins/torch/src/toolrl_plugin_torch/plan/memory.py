@@ -166,8 +166,10 @@ def _held(setting: Setting, share: int) -> dict[str, int]:
     if setting.sharded and sizes.dtype.itemsize < 4:  # A shard in float32 is its own master.
         weights, optimizer = weights - sizes.trained_weights + sizes.masters, optimizer - sizes.masters
     held = {"weights": weights // share, "optimizer": optimizer // share}
-    if config.algorithm.kl_coef:
-        held["reference"] = (sizes.weights if config.model.lora is None else 0) // share
+    if config.algorithm.has_reference:
+        reference = config.algorithm.reference
+        own = sizes.trained_weights if reference and reference.sync_every else 0
+        held["reference"] = (sizes.weights if config.model.lora is None else own) // share
     if config.algorithm.baseline == "critic" and config.algorithm.advantage is None:
         trained = sizes.masters if setting.sharded else sizes.trained_weights
         held["critic"] = int(trained * sizes.body) // share

@@ -13,8 +13,8 @@ from toolrl.errors import DataError
 from toolrl.loop.ranks import Ranks
 from toolrl_plugin_torch.batch import MicroBatch, Sample, balance, pack
 from toolrl_plugin_torch.checkpoints.shards import write_shards
+from toolrl_plugin_torch.checkpoints.trainer_state import Stateful
 from toolrl_plugin_torch.logprob import TokenScorer
-from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.sharding.fsdp import (
     ShardedModel,
@@ -47,7 +47,7 @@ class Sharded(SingleProcess):
         self._policy = policy
         return ShardedScorer(policy.shards, self._group)
 
-    def reference_scorer(self, policy: PolicyModel) -> TokenScorer:
+    def reference_scorer(self, policy: PolicyModel, *, follows: bool) -> TokenScorer:
         reference = self._sharded(policy, trained=False)
         reference.copy_from(policy.live)
         return ShardedScorer(reference, self._group)
@@ -84,7 +84,7 @@ class Sharded(SingleProcess):
         return batches + [empty] * (self.ranks.largest(len(batches), what) - len(batches)), mine
 
     def gather_state(
-        self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer], policy: PolicyModel
+        self, directory: Path, step: int, states: Mapping[str, Stateful], policy: PolicyModel
     ) -> Path | None:
         self.ranks.use_device()
-        return write_shards(directory, step, optimizers, self.ranks, policy.save_trained)
+        return write_shards(directory, step, states, self.ranks, policy.save_trained)

@@ -15,8 +15,8 @@ import torch
 from toolrl.loop.ranks import Ranks
 from toolrl_plugin_torch.adapters.lora import copy_sharing_frozen
 from toolrl_plugin_torch.batch import MicroBatch, Sample, pack
+from toolrl_plugin_torch.checkpoints.trainer_state import Stateful
 from toolrl_plugin_torch.logprob import TokenScorer
-from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.policy import PolicyModel
 
 
@@ -32,10 +32,11 @@ class SingleProcess:
         """A scorer over the model whose weights the optimizer updates."""
         return TokenScorer(policy.model)
 
-    def reference_scorer(self, policy: PolicyModel) -> TokenScorer:
-        """A scorer over the policy as it is now. It shares the weights that an adapter leaves alone."""
+    def reference_scorer(self, policy: PolicyModel, *, follows: bool) -> TokenScorer:
+        """A scorer over the policy as it is now. It shares the weights that an adapter leaves alone, and with `follows`
+        has all others, under the policy's names."""
         adapter = policy.adapter
-        reference = copy_sharing_frozen(policy.model) if adapter is None else adapter.frozen_copy()
+        reference = copy_sharing_frozen(policy.model) if adapter is None else adapter.frozen_copy(whole=follows)
         return TokenScorer(reference.eval().requires_grad_(False))
 
     def critic(self, make: Callable[[Any, torch.nn.Linear], Any], body: Any, head: torch.nn.Linear) -> Any:
@@ -52,8 +53,8 @@ class SingleProcess:
         return pack(samples, budget, pad_id=pad_id, share=share), range(len(samples))
 
     def gather_state(
-        self, directory: Path, step: int, optimizers: Mapping[str, PolicyOptimizer], policy: PolicyModel
+        self, directory: Path, step: int, states: Mapping[str, Stateful], policy: PolicyModel
     ) -> Path | None:
-        """The folder in `directory` where all ranks wrote the optimizers' state, and the model; None where one process
+        """The folder in `directory` where all ranks wrote these states, and the model; None where one process
         holds it all. Raises CheckpointError."""
         return None
