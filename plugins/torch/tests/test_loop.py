@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +21,12 @@ from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox
-from toolrl.types import Episode, Score
+from toolrl.types import CallRecord, Episode, Group, RewardEntry, Score, ToolCall, ToolResult
 from toolrl_plugin_torch.fine_tuning.loop import FineTuningLoop
 from toolrl_plugin_torch.loop.batches import DataPosition, Demand, SynchronousBatches
 from toolrl_plugin_torch.loop.training import TrainingLoop
 from toolrl_plugin_torch.options import SftConfig, TorchOptions
-from toolrl_testing.fakes import FakeChatFormat, FakeParser, FakeWeights, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, FakeWeights, ScriptedEngine, make_episode, make_task
 
 LIMITS = Limits(max_turn_tokens=20, max_episode_tokens=200)
 
@@ -48,6 +50,7 @@ class Counting:
     """Steps whose evaluation is the best so far."""
     on_update: Callable[[], None] = lambda: None
     on_save: Callable[[], None] = lambda: None
+    flat: float = 0.0
 
     def due(self, error: BaseException | None) -> bool:
         return self.step > self.last_step
@@ -61,7 +64,7 @@ class Counting:
     def update(self, batch: Sequence[Any]) -> dict[str, float]:
         self.on_update()
         self.step += 1
-        return {"updated": float(len(batch))}
+        return {"updated": float(len(batch)), "groups/flat": self.flat}
 
     def weights(self) -> FakeWeights:
         return FakeWeights(self.step)
@@ -314,3 +317,92 @@ def test_fine_tuning_that_never_gets_there_says_how_far_it_came() -> None:
 
 def _update_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("toolrl-update")]
+
+
+# What the run warns of.
+
+
+CALLED = {0: [CallRecord(ToolCall("calculator", {}), ToolResult("4"))]}
+Outcome = Callable[[int, int, bool], float]
+"""The reward by step, task and whether the episode calls the tool."""
+
+
+class Given(SynchronousBatches):
+    """Steps of eight groups, of which half the episodes call while `calls(step)` says so."""
+
+    def __init__(self, calls: Callable[[int], bool], reward: Outcome) -> None:
+        self.calls, self.reward = calls, reward
+
+    async def take(self, step: int) -> list[Group]:
+        return [self.group(step, number) for number in range(8)]
+
+    def group(self, step: int, number: int) -> Group:
+        episodes = []
+        for index in range(4):
+            called = self.calls(step) and index < 2
+            reward = RewardEntry(None, "reward:r", self.reward(step, number, called))
+            episodes.append(make_episode("x", "y", calls=CALLED if called else {}, rewards=(reward,), index=index))
+        return Group(f"{step}/{number}", make_task(), tuple(episodes))
+
+    def trained(self, step: int) -> None: ...
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+def always(step: int) -> bool:
+    return True
+
+
+def at_first(step: int) -> bool:
+    return step < 4
+
+
+def never(step: int) -> bool:
+    return False
+
+
+def chance(step: int, number: int, called: bool) -> float:
+    return float(random.Random(f"{step}/{number}/{called}").random() < 0.5)
+
+
+def helpful(step: int, number: int, called: bool) -> float:
+    return float(random.Random(f"{step}/{number}/{called}").random() < (0.7 if called else 0.4))
+
+
+def by_task(step: int, number: int, called: bool) -> float:
+    return float(number)
+
+
+@pytest.mark.parametrize(
+    ("calls", "reward", "flat", "algorithm", "said"),
+    [
+        (always, helpful, 0.0, {}, []),
+        (always, chance, 0.0, {}, ["episodes that called a tool came out no better than others of the same task: "]),
+        (never, chance, 0.0, {}, ["none of 640 episodes called a tool, and their environments have some"]),
+        (at_first, helpful, 0.0, {}, ["an episode makes 0.025 calls, and once made 0.5."]),
+        (always, lambda *_: 1.0, 1.0, {}, ["every episode got the reward 1: there is nothing to learn from"]),
+        (always, by_task, 1.0, {}, ["in no group did rewards differ"]),
+        (always, by_task, 1.0, {"preset": "reinforce_plus_plus"}, []),
+    ],
+)
+def test_what_keeps_a_run_from_learning_is_said_once(
+    calls: Any, reward: Any, flat: float, algorithm: Any, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    environments = {"default": {"tools": ["calculator"]}}
+    setting = Setting(steps=45, environments=environments, algorithm={"group_size": 4, **algorithm})
+    setting.supply, setting.trainer.flat = Given(calls, reward), flat
+    with caplog.at_level(logging.WARNING):
+        setting.run()
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.startswith(f"the last 20 steps: {text}") for message, text in zip(messages, said, strict=True)] == [
+        True for _ in said
+    ], messages
+
+
+def test_environments_without_tools_need_no_calls(caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(steps=30)
+    setting.supply = Given(never, chance)
+    with caplog.at_level(logging.WARNING):
+        setting.run()
+    assert not caplog.records

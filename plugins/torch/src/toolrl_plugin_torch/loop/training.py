@@ -12,13 +12,14 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from toolrl.config.model import Config
 from toolrl.loop.metrics import episode_metrics
 from toolrl.protocols import Rests, StepReport
 from toolrl.types import Group
 from toolrl_plugin_torch.loop.batches import BatchSource, staleness_metrics
+from toolrl_plugin_torch.loop.learning_checks import LearningChecks
 from toolrl_plugin_torch.loop.update_thread import SavedLoop
 
 
@@ -32,6 +33,11 @@ class TrainingLoop(SavedLoop):
     """Steps whose evaluations an earlier process of this run has done."""
     worker_metrics: Callable[[], Mapping[str, float]] = dict
     """Returns the workers' metrics since its last call."""
+
+    checks: LearningChecks = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.checks = LearningChecks(self.config)
 
     async def run(self) -> None:
         """From the trainer's step to the last one."""
@@ -58,6 +64,7 @@ class TrainingLoop(SavedLoop):
         self.phase.begin(f"updating, step {step}")
         metrics, interrupted = await self._thread.run(self.trainer.update, groups)
         self.batches.trained(step)
+        self.checks.look(new, metrics)
         updated = time.perf_counter()
         metrics |= {**self.batches.metrics(), **staleness_metrics(groups, step - 1)}
         self.phase.begin(f"handing over the weights of step {step}")

@@ -1,0 +1,137 @@
+"""Warns of a run that learns nothing about its tools, for a reason that its episodes show.
+
+Each step's new groups are looked at, over the last `WINDOW` steps; each warning is logged once:
+
+- no calls although there are tools, or hardly any any more;
+- the same reward in all episodes, or in all episodes of each group, so that nothing has an advantage;
+- episodes that call a tool come out no better than others of the same group. Of each group with both the difference of
+  their mean outcomes is taken; the mean d of these differences has the standard error s = deviation / √groups. With at
+  least `PAIRS` groups a d of 1.645 s or less is no sign of help (one-sided, 5 %).
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolrl.config.model import Config
+from toolrl.types import Episode, Group
+from toolrl_plugin_torch.loop.difficulty import outcomes
+
+_log = logging.getLogger(__name__)
+
+WINDOW = 20
+"""Steps."""
+PAIRS = 50
+"""Groups with and without calls, at least."""
+_FEW = 0.05
+"""Calls in an episode that are next to none."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What is kept of a step."""
+
+    calls: int
+    episodes: int
+    """Of environments that have tools, as the calls."""
+    rewards: tuple[float, float] | None
+    """The least and the greatest; None without a scored episode."""
+    flat: bool
+    """Every group's rewards are equal."""
+    gains: Sequence[float]
+    """Of each group with both: the mean outcome of episodes that call, less that of the others."""
+
+
+class LearningChecks:
+    """Looks at each step of one run."""
+
+    def __init__(self, config: Config) -> None:
+        algorithm: Any = config.algorithm
+        self._with_tools = {name for name, environment in config.environments.items() if environment.tools}
+        by_group = algorithm.advantage is None and algorithm.baseline in ("group_mean", "leave_one_out")
+        self._flat_is_lost = algorithm.drop_flat_groups or by_group
+        """Whether a group of equal rewards teaches nothing: they are compared with no other group's."""
+        self._metric: str = algorithm.filter_metric
+        self._steps: deque[_Step] = deque(maxlen=WINDOW)
+        self._most_calls = 0.0
+        self._warned: set[str] = set()
+
+    def look(self, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
+        """Note a step's groups, and log what is new in them. `metrics` are those of its update."""
+        scored = [episode for group in groups for episode in group.scored]
+        offered = [episode for episode in scored if episode.environment in self._with_tools]
+        rewards = [episode.reward for episode in scored]
+        step = _Step(
+            calls=sum(len(episode.calls) for episode in offered),
+            episodes=len(offered),
+            rewards=(min(rewards), max(rewards)) if rewards else None,
+            flat=metrics.get("groups/flat") == 1.0,
+            gains=[gain for group in groups if (gain := self._gain(group.scored)) is not None],
+        )
+        self._steps.append(step)
+        if step.episodes:
+            self._most_calls = max(self._most_calls, step.calls / step.episodes)
+        if len(self._steps) == WINDOW:
+            found = {"calls": self._calls(), "rewards": self._rewards(), "help": self._help()}
+            for kind in [kind for kind, text in found.items() if text is not None and kind not in self._warned]:
+                self._warned.add(kind)
+                _log.warning("the last %d steps: %s (said once)", WINDOW, found[kind])
+
+    def _gain(self, episodes: Sequence[Episode]) -> float | None:
+        called = [bool(episode.calls) for episode in episodes]
+        if len(set(called)) < 2:
+            return None
+        found = list(zip(called, outcomes(episodes, self._metric), strict=True))
+        return statistics.fmean(it for call, it in found if call) - statistics.fmean(
+            it for call, it in found if not call
+        )
+
+    def _calls(self) -> str | None:
+        episodes = sum(step.episodes for step in self._steps)
+        mean = sum(step.calls for step in self._steps) / max(episodes, 1)
+        if episodes and mean < _FEW <= self._most_calls / 5:
+            return (
+                f"an episode makes {mean:.2g} calls, and once made {self._most_calls:.2g}. If tools should help, check "
+                "in the metrics whether calls fail (calls/error/*) or cost too much (reward/call_cost/mean), and in "
+                "the report whether the reward is earned without them"
+            )
+        if episodes and not mean:
+            return (
+                f"none of {episodes} episodes called a tool, and their environments have some. Check in the report "
+                "whether the model tries, and environments.*.parser reads it; a model that doesn't try needs a "
+                "system_prompt that asks for calls, or fine-tuning first (toolrl sft)"
+            )
+        return None
+
+    def _rewards(self) -> str | None:
+        ranges = [step.rewards for step in self._steps if step.rewards is not None]
+        low, high = min((it[0] for it in ranges), default=0.0), max((it[1] for it in ranges), default=1.0)
+        if low == high:
+            return (
+                f"every episode got the reward {low:g}: there is nothing to learn from. Check in the report what the "
+                "reward functions read as the answer, and whether the tasks are all too hard or too easy"
+            )
+        if self._flat_is_lost and all(step.flat for step in self._steps):
+            return (
+                "in no group did rewards differ (groups/flat is 1): no episode has an advantage. Take other tasks, a "
+                "larger algorithm.group_size, a higher rollout.temperature, or algorithm.difficulty"
+            )
+        return None
+
+    def _help(self) -> str | None:
+        gains = [gain for step in self._steps for gain in step.gains]
+        if len(gains) < PAIRS:
+            return None
+        mean, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
+        if not error or mean > 1.645 * error:
+            return None
+        return (
+            f"episodes that called a tool came out no better than others of the same task: {mean:+.3f}, standard error "
+            f"{error:.3f}, over {len(gains)} groups with both. Check in the report what tools answer, and what the "
+            "model makes of it"
+        )
