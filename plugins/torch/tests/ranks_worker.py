@@ -16,10 +16,11 @@ import torch
 
 from toolrl.loop.ranks import Ranks
 from toolrl_plugin_torch import compiled, offload
+from toolrl_plugin_torch.adapters.lora import LoraAdapter
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.checkpoints.shards import FOLDER, read_shards, write_shards
 from toolrl_plugin_torch.offload import HostTransfers
-from toolrl_plugin_torch.options import SftConfig, TrainerConfig
+from toolrl_plugin_torch.options import LoraConfig, SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.sharding.dtensor import full
 from toolrl_plugin_torch.sharding.process_group import join
@@ -52,13 +53,14 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
     """Metrics of each step, and the weights after the last, of a copy of the model; for a case of `gradients` those of
     each update, before they are clipped, in the place of the weights."""
     dtype = getattr(torch, case.get("dtype", "float64"))
-    model = copy.deepcopy(model).to(dtype)
+    policy = policy_of(model, case, dtype)
+    model = policy.model
     if case.get("checkpointing"):
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         enable({"use_reentrant": False})
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("frozen" not in case or case["frozen"] not in name)
-    policy = PolicyModel(model, PadOnly(), "tiny", torch.device("cpu"), dtype, compile="backend" in case)
+    if "frozen" in case:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(case["frozen"] not in name)
     compiled.BACKEND = case.get("backend", compiled.BACKEND)
     trainer: Any
     offload.host_transfers = Elsewhere if case["settings"].get("offload") else lambda device: None
@@ -67,7 +69,8 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
         metrics = [trainer.update(case["demonstrations"]) for _ in range(2)]
     else:
         settings, algorithm = TrainerConfig(**case["settings"]), AlgorithmConfig(**case["algorithm"])
-        trainer = PolicyTrainer(policy, settings, algorithm, folder, temperature=1.0, longest=16, ranks=ranks)
+        heat = case.get("temperature", 1.0)
+        trainer = PolicyTrainer(policy, settings, algorithm, folder, temperature=heat, longest=16, ranks=ranks)
         gradients = watched(trainer.optimizer) if case.get("gradients") else None
         metrics = []
         for step, groups in enumerate(case["steps"]):
@@ -89,6 +92,19 @@ def resume(trainer: PolicyTrainer, folder: Path, groups: Any) -> None:
     trainer.update(groups)
     read_shards(checkpoint, trainer.states(), ranks)
     trainer.step = step
+
+
+def policy_of(model: Any, case: dict[str, Any], dtype: torch.dtype = torch.float64) -> PolicyModel:
+    """A policy of a copy of the model, with an adapter in a case of `lora`."""
+    model = copy.deepcopy(model).to(dtype)
+    policy = PolicyModel(model, PadOnly(), "tiny", torch.device("cpu"), dtype, compile="backend" in case)
+    if "lora" in case:
+        torch.manual_seed(0)
+        policy.adapter = LoraAdapter.add(model, LoraConfig(**case["lora"]), "")
+        for name, tensor in policy.adapter.state_dict().items():
+            if "lora_B" in name:
+                torch.nn.init.normal_(tensor, std=0.02)
+    return policy
 
 
 def watched(optimizer: Any) -> dict[str, torch.Tensor]:

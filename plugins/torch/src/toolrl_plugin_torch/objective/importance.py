@@ -39,7 +39,7 @@ from toolrl_plugin_torch.objective.surrogate import log_ratio, ratio_of
 def importance_weights(
     old_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, how: ImportanceConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weight of each token and where the cap acts, float32 and bool, [B, T]; weights are 0 outside of the mask."""
+    """The weight of each token and where the cap acts (bool), [B, T]; weights are 0 outside of the mask."""
     weights_BT = _ratios(old_BT, behaviour_BT, mask_BT, how.level)
     above_BT = (weights_BT > how.cap) & mask_BT
     kept_BT = torch.where(above_BT, 0.0, weights_BT) if how.mode == "reject" else weights_BT.clamp(max=how.cap)
@@ -60,8 +60,8 @@ def rejected_tokens(
 
 
 def _ratios(old_BT: torch.Tensor, behaviour_BT: torch.Tensor, mask_BT: torch.Tensor, level: str) -> torch.Tensor:
-    """Of the probabilities, float32 [B, T]; of sequences: the same in all of a row."""
-    logs_BT = log_ratio(old_BT.detach().float(), behaviour_BT.float(), mask_BT, level)
+    """Of the probabilities, [B, T]; of sequences: the same in all of a row."""
+    logs_BT = log_ratio(old_BT.detach(), behaviour_BT, mask_BT, level)
     if level == "sequence":  # What `log_ratio` gives for a sequence is the mean.
         logs_BT = logs_BT * mask_BT.sum(dim=1, keepdim=True)
     return ratio_of(logs_BT)

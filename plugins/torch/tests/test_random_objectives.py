@@ -1,0 +1,222 @@
+"""Whole updates under random configurations against `objective_reference`: each gradient within 1e-6 in float64.
+
+What is combined: advantages, credit, surrogates, importance, rejection, KL, entropy, aggregation, several updates and
+steps, micro-batches, shared beginnings, turns spread over trajectories, LoRA, two ranks.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from toolrl.loop.ranks import ONE
+from toolrl.types import Episode, Group, RewardEntry, Task
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.options import TrainerConfig
+
+WORKER = Path(__file__).parent / "ranks_worker.py"
+TOLERANCE = 1e-6
+FEW, MANY = 40, 1000
+
+
+@pytest.fixture(scope="session")
+def reference(train: Any) -> Any:
+    """The module `objective_reference`; `train` has found its folder."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        import objective_reference
+    finally:
+        sys.path.remove(str(Path(__file__).parent))
+    return objective_reference
+
+
+def groups_of(chance: random.Random, vocabulary: int, make_episode: Callable[..., Episode], step: int) -> list[Group]:
+    """Groups of one to four episodes of one to four turns: some that failed, ran out of tokens, or got equal rewards.
+    The log-probabilities as sampled are far from the model's in some."""
+
+    def words(count: int) -> list[int]:
+        return [chance.randrange(3, vocabulary) for _ in range(count)]
+
+    groups, beginning = [], words(30)
+    for number in range(chance.randint(2, 4)):
+        name, prompt, episodes = f"{step}-{number}", [*beginning, *words(6)], []
+        equal = chance.random() < 0.2
+        for index in range(chance.randint(1, 4)):
+            ids, mask, turns = list(prompt), [0] * len(prompt), chance.randint(1, 4)
+            for _ in range(turns):
+                count, answer = chance.randint(1, 7), chance.randint(1, 3)
+                ids += words(count + answer)
+                mask += [1] * count + [0] * answer
+            correct = 1.0 if equal else float(chance.random() < 0.5)
+            steps = [RewardEntry(turn, "step:tool", chance.choice([0.0, 0.5, 1.0])) for turn in range(turns)]
+            cost = RewardEntry(0, "call_cost", -chance.random())
+            rewards = (RewardEntry(None, "reward:exact", correct, 2.0), *chance.choice([(), (cost,), steps]))
+            logprobs = torch.tensor([-chance.uniform(0, 9) if bit else 0.0 for bit in mask]).tolist()
+            episode = make_episode(
+                tuple(mask), ids=tuple(ids), logprobs=tuple(logprobs), index=index, group=name, id=f"{name}#{index}",
+                failed=chance.random() < 0.1, rewards=rewards, metrics={"correct": correct},
+            )  # fmt: skip
+            if episode.failure is None:
+                episode = replace(episode, stop_reason=chance.choice(["answer", "answer", "max_tokens"]))
+            episodes.append(episode)
+        groups.append(Group(name, Task(name, ()), tuple(episodes)))
+    return groups
+
+
+def near(groups: Sequence[Group], reference: Any, model: Any, temperature: float, chance: random.Random) -> list[Group]:
+    """The groups with log-probabilities as sampled that lie around the model's."""
+    found = []
+    for group in groups:
+        episodes = []
+        for episode in group.episodes:
+            row = reference.row_of(episode.main, {turn.index: 0.0 for turn in episode.turns})
+            with torch.no_grad():
+                ours = reference.scored(model, row, temperature)[0].tolist()
+            spread = chance.choice([0.01, 0.1, 0.6])
+            told = iter(torch.tensor([min(value + chance.gauss(0, spread), 0.0) for value in ours]).tolist())
+            logprobs = tuple(next(told) if bit else 0.0 for bit in episode.main.loss_mask)
+            episodes.append(replace(episode, trajectories=(replace(episode.main, logprobs=logprobs),)))
+        found.append(replace(group, episodes=tuple(episodes)))
+    return found
+
+
+def spread(tiny: Any, groups: Sequence[Group], chance: random.Random) -> list[Group]:
+    """With the turns of each episode in up to three trajectories."""
+    return [
+        replace(
+            group, episodes=tuple(tiny.spread(it, [chance.randrange(3) for _ in it.turns]) for it in group.episodes)
+        )
+        for group in groups
+    ]
+
+
+def drawn(chance: random.Random) -> dict[str, Any]:
+    """A section `algorithm`."""
+    pick = chance.choice
+    baseline = pick(["group_mean", "leave_one_out", "batch_mean"])
+    found: dict[str, Any] = {
+        "preset": "grpo", "baseline": baseline, "ratio": pick(["token", "sequence"]),
+        "scale": pick(["none", "batch_std", "advantage_std", *(["std"] if baseline != "batch_mean" else [])]),
+        "loss_aggregation": pick(["token_mean", "sequence_mean", "sequence_sum", "constant"]),
+        "surrogate": pick(["clip", "clip", "cispo"]), "clip_low": pick([1e-3, 0.2]), "clip_high": pick([1e-3, 0.3]),
+        "drop_flat_groups": pick([True, False, False]), "filter_metric": pick(["correct", "reward"]),
+        "mask_truncated": pick([True, False, False]), "entropy_coef": pick([0.0, 0.0, 0.05]),
+    }  # fmt: skip
+    if found["surrogate"] == "clip":
+        found["clip_dual"] = pick([None, 1.5, 3.0])
+    if pick([True, False]):
+        found |= {"credit": "turn", "discount": pick([1.0, 0.9])}
+    if pick([True, False]):
+        found["overlong"] = {"tokens": 16, "buffer": pick([4, 16]), "penalty": 0.5}
+    if pick([True, False]):
+        found |= {"kl_coef": 0.2, "kl_estimator": pick(["k1", "k2", "k3"]), "kl_correction": pick([True, False])}
+        found["kl_correction"] |= found["kl_estimator"] == "k1"
+    if pick([True, False, False]):
+        return found | {"old_logprobs": "sampled"}
+    levels = ["token", "sequence", "mean"]
+    if pick([True, False]):
+        found["importance"] = {"level": pick(levels), "mode": pick(["truncate", "reject"]), "cap": pick([1.1, 2.0])}
+    if pick([True, False]):
+        low, high, negative = pick([0.0, 0.5]), pick([1.5, 9.0]), pick([True, False])
+        found["rejection"] = {"level": pick(levels), "low": low, "high": high, "only_negative": negative}
+    return found
+
+
+def settings_of(chance: random.Random) -> dict[str, Any]:
+    """A section `trainer`. With an `eps` so great, AdamW doesn't magnify what gradients of nearly 0 differ by."""
+    pick = chance.choice
+    return {
+        "learning_rate": 0.05, "eps": 1.0, "steps": 10, "max_grad_norm": 1e9, "updates_per_step": pick([1, 2, 3]),
+        "epochs_per_step": pick([1, 1, 2]), "tokens_per_microbatch": pick([50, 120, 10_000]),
+        "share_prefix": pick([True, False]),
+    }  # fmt: skip
+
+
+class Cases:
+    """Random cases for `ranks_worker.train`, with what the reference makes of them."""
+
+    def __init__(self, tiny: Any, reference: Any, make_episode: Any) -> None:
+        sys.path.insert(0, str(WORKER.parent))
+        try:
+            from ranks_worker import policy_of
+        finally:
+            sys.path.remove(str(WORKER.parent))
+        self.tiny, self.reference, self.make_episode, self.policy_of = tiny, reference, make_episode, policy_of
+        self.model = tiny.model("gpt2", dtype="float64")
+
+    def draw(self, seed: int, **fixed: Any) -> dict[str, Any]:
+        chance = random.Random(seed)
+        case: dict[str, Any] = {"settings": settings_of(chance), "algorithm": drawn(chance), "gradients": True}
+        case["temperature"] = chance.choice([1.0, 1.3])
+        if chance.random() < 0.3:
+            case["lora"] = {"rank": 4, "alpha": 8}
+        case |= fixed
+        steps = [groups_of(chance, self.tiny.vocabulary, self.make_episode, step) for step in range(2)]
+        model = self.policy_of(self.model, case).model
+        steps = [near(groups, self.reference, model, case["temperature"], chance) for groups in steps]
+        cut = chance.random() < 0.5
+        case["steps"] = [spread(self.tiny, groups, chance) if cut else groups for groups in steps]
+        return case
+
+    def expected(self, case: Mapping[str, Any]) -> tuple[list[float], list[torch.Tensor]]:
+        """The loss of each step, and the gradients of each update."""
+        settings, algorithm = TrainerConfig(**case["settings"]), AlgorithmConfig(**case["algorithm"])
+        model = self.policy_of(self.model, case).model
+        made = self.reference.Reference(
+            model, settings, algorithm, temperature=case["temperature"], longest=16, together=settings.share_prefix
+        )
+        return [made.update(groups) for groups in case["steps"]], made.gradients
+
+    def difference(self, case: Mapping[str, Any], result: Any) -> float:
+        """The greatest of the losses, relative to the loss or to 1, and of the gradients, by their greatest entry."""
+        losses, gradients = self.expected(case)
+        metrics, found = result
+        assert len(found) == len(gradients)
+        found_losses = [it.get("loss", 0.0) for it in metrics]
+        of_losses = [abs(a - b) / max(abs(b), 1.0) for a, b in zip(found_losses, losses, strict=True)]
+        pairs = zip(found.values(), gradients, strict=True)
+        return max([*of_losses, *(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in pairs)])
+
+
+@pytest.fixture
+def cases(tiny: Any, reference: Any, make_episode: Any) -> Cases:
+    return Cases(tiny, reference, make_episode)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(FEW), pytest.param(range(FEW, MANY), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_updates_are_those_of_the_reference(cases: Cases, seeds: range, train: Any, tmp_path: Path) -> None:
+    differences, updates = {}, 0
+    for seed in seeds:
+        case = cases.draw(seed)
+        result = train(cases.model, case, tmp_path, ONE)
+        differences[seed] = cases.difference(case, result)
+        updates += len(result[1])
+    worst = max(differences, key=lambda seed: differences[seed])
+    print(
+        f"{len(differences)} configurations, {updates} updates, greatest difference {differences[worst]:.1e} ({worst})"
+    )
+    assert updates > 2 * len(differences)
+    assert differences[worst] < TOLERANCE, {seed: value for seed, value in differences.items() if value > TOLERANCE}
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(10), pytest.param(range(10, 200), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_so_are_those_of_two_ranks(cases: Cases, seeds: range, on_ranks: Any, tmp_path: Path) -> None:
+    chosen = {str(seed): cases.draw(seed) for seed in seeds}
+    (tmp_path / "work.pkl").write_bytes(pickle.dumps({"model": cases.model, "cases": chosen}))
+    on_ranks(2, [sys.executable, str(WORKER), str(tmp_path)])
+    found = torch.load(tmp_path / "results.pt", weights_only=False)
+    differences = {name: cases.difference(case, found[name]) for name, case in chosen.items()}
+    print(f"{len(differences)} configurations, greatest difference {max(differences.values()):.1e}")
+    assert max(differences.values()) < TOLERANCE, differences
