@@ -241,7 +241,7 @@ class Reference:
         self, model: Any, settings: Any, algorithm: Any, *, temperature: float, longest: int, together: bool
     ) -> None:
         self.model, self.settings, self.algorithm = model, settings, algorithm
-        self.start = copy.deepcopy(model)
+        self.start, self.steps = copy.deepcopy(model), 0
         self.temperature, self.longest, self.together = temperature, longest, together
         self.trained = [it for it in model.parameters() if it.requires_grad]
         self.adamw = self._adamw(self.trained, settings.learning_rate)
@@ -258,7 +258,17 @@ class Reference:
         for part in parts * self.settings.epochs_per_step:
             losses = [[self._losses(row) for row in rows] for rows in part]
             total += self._step(aggregated(losses, self.algorithm, self.longest))
+        self._move_reference()
         return total
+
+    def _move_reference(self) -> None:
+        self.steps += 1
+        how = self.algorithm.reference
+        if how is None or not how.sync_every or self.steps % how.sync_every:
+            return
+        with torch.no_grad():
+            for reference, policy in zip(self.start.parameters(), self.model.parameters(), strict=True):
+                reference.copy_((1 - how.mixup) * reference + how.mixup * policy)
 
     def _remember(self, rows: Iterator[Row]) -> None:
         """The log-probabilities before the step, and under the reference."""

@@ -120,6 +120,8 @@ def drawn(chance: random.Random) -> dict[str, Any]:
         found |= {"kl_coef": 0.2, "kl_estimator": pick(["k1", "k2", "k3"]), "kl_correction": pick([True, False])}
         found["kl_correction"] |= found["kl_estimator"] == "k1"
     if pick([True, False, False]):
+        found["reference"] = {"sync_every": pick([None, 1, 2]), "mixup": pick([1.0, 0.6])}
+    if pick([True, False, False]):
         return found | {"old_logprobs": "sampled"}
     levels = ["token", "sequence", "mean"]
     if pick([True, False]):
@@ -159,7 +161,7 @@ class Cases:
         if chance.random() < 0.3:
             case["lora"] = {"rank": 4, "alpha": 8}
         case |= fixed
-        steps = [groups_of(chance, self.tiny.vocabulary, self.make_episode, step) for step in range(2)]
+        steps = [groups_of(chance, self.tiny.vocabulary, self.make_episode, step) for step in range(3)]
         model = self.policy_of(self.model, case).model
         steps = [near(groups, self.reference, model, case["temperature"], chance) for groups in steps]
         cut = chance.random() < 0.5
