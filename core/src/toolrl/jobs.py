@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from toolrl.assembly import Assembly
 from toolrl.config.remarks import remarks
+from toolrl.loop.ablation import ablate
 from toolrl.loop.metrics import episode_metrics
 from toolrl.protocols import StepReport
 
@@ -21,13 +23,17 @@ async def train(assembly: Assembly) -> None:
         await assembly.backend.train(assembly)
 
 
-async def evaluate(assembly: Assembly) -> dict[str, Any]:
-    """One evaluation on data.eval: its metrics."""
-    evaluator = assembly.evaluator()
+async def evaluate(assembly: Assembly, conditions: Sequence[str] = ()) -> dict[str, Any]:
+    """One evaluation on data.eval, and one under each condition of an ablation: their metrics."""
+    evaluator, uses = assembly.evaluator(), assembly.config.environments
     assert evaluator is not None, "assemble() refuses a config without data.eval"
     assembly.events.run_start()
     assembly.phase.begin("evaluating")
-    metrics = await evaluator.run(0)
+    if conditions:
+        having = {name: it for name, it in assembly.environments.items() if uses[name].tools}
+        metrics = await ablate(evaluator, having, conditions, assembly.config.seed)
+    else:
+        metrics = await evaluator.run(0)
     assembly.events.step_end(StepReport(0, "eval", metrics))
     return dict(metrics)
 

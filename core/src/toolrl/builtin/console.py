@@ -21,7 +21,7 @@ from rich.text import Text
 
 from toolrl.builtin.options import ConsoleOptions
 from toolrl.protocols import BuildContext, RunInfo, StepReport
-from toolrl.runs.formatting import format_duration, format_number
+from toolrl.runs.formatting import format_duration, format_metric, format_number
 from toolrl.terminal_text import visible
 from toolrl.types import Episode
 
@@ -153,7 +153,7 @@ class ConsoleObserver:
         for name in self._names(LINE_METRICS):
             if name in report.metrics and (report.metrics[name] or name != "errors/count"):
                 text.append(f"  {name} ", "dim")
-                text.append(format_number(report.metrics[name]), "none")
+                text.append(format_metric(report.metrics, name), "none")
         if report.kind != "eval" and (left := self._left()) is not None:
             text.append(f"  left {format_duration(left)}", "dim")
         return text
@@ -189,9 +189,9 @@ class ConsoleObserver:
         for report in self._latest.values():
             table.add_column(f"{report.kind} {report.step}", justify="right")
         for name in self._names(TABLE_METRICS):
-            values = [report.metrics.get(name) for report in self._latest.values()]
-            if any(value is not None for value in values):
-                table.add_row(name, *("" if value is None else format_number(value) for value in values))
+            found = [report.metrics for report in self._latest.values()]
+            if any(name in metrics for metrics in found):
+                table.add_row(name, *(format_metric(metrics, name) if name in metrics else "" for metrics in found))
         return table
 
 

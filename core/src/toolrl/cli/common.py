@@ -194,4 +194,6 @@ def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, A
         return
     width = max(20, *map(len, facts))
     for name, value in facts.items():
-        print(f"{name:>{width}}  {value:.4g}" if isinstance(value, float) else f"{name:>{width}}  {value}")
+        error = f" ± {facts[f'{name}/stderr']:.2g}" if f"{name}/stderr" in facts else ""
+        if not name.endswith("/stderr"):
+            print(f"{name:>{width}}  {value:.4g}{error}" if isinstance(value, float) else f"{name:>{width}}  {value}")

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.common import add_run_arguments, as_overrides, read, run_job
-from toolrl.cli.output import UsageError
+from toolrl.cli.output import UsageError, table
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolrl.assembly import Assembly
 
 HELP = "evaluate a model, or a checkpoint of a run"
 EXAMPLE = """toolrl eval grpo.yaml --set evaluation.tasks=50
   toolrl eval runs/first --set evaluation.temperature=0
-  toolrl eval runs/first --checkpoint best"""
+  toolrl eval runs/first --checkpoint best
+  toolrl eval --ablate runs/first"""
+
+CONDITIONS = {"none": "without tools", "shuffled": "shuffled answers", "failing": "failing tools"}
+"""Of an ablation, with their titles."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, resume=False, config="a config file, or a run's folder, for its last checkpoint")
     parser.add_argument("--checkpoint", metavar="NAME", help="of a run: last (the default), best, or a step such as 30")
+    ablated = "compare with no tools, with answers of calls on other tasks, and with tools that fail"
+    parser.add_argument("--ablate", action="store_true", help=ablated)
+    only = "ablate under this condition only; may be repeated"
+    parser.add_argument("--condition", action="append", choices=CONDITIONS, help=only)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,4 +69,33 @@ async def _evaluate(args: argparse.Namespace) -> int:
     loaded, registry = read(args, data)
     from toolrl.jobs import evaluate
 
-    return await run_job(args, loaded, registry, evaluate, data=data, workers=True)
+    conditions = args.condition or [*CONDITIONS] * args.ablate
+    if conditions and loaded.config.cluster.rollout_workers:
+        text = "--ablate changes the tools of this process, and rollout workers build their own"
+        raise ConfigError(text, where="cluster.rollout_workers", hint="Add --set cluster.rollout_workers=0.")
+
+    async def job(assembly: Assembly) -> dict[str, Any]:
+        metrics = await evaluate(assembly, conditions)
+        if args.json or not conditions:
+            return metrics
+        print(ablation_table(metrics))
+        return {}
+
+    return await run_job(args, loaded, registry, job, data=data, workers=True)
+
+
+def ablation_table(metrics: Mapping[str, float]) -> str:
+    """A row for each condition, with standard errors, and 95 % confidence intervals of the benefit."""
+    from toolrl.runs.formatting import format_metric
+
+    def cell(name: str) -> str:
+        if f"{name}/low" in metrics:
+            return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*(metrics[name + end] for end in ("", "/low", "/high")))
+        return format_metric(metrics, name) if name in metrics else ""
+
+    shown = [name for name in ("accuracy", "reward/mean") if name in metrics]
+    columns = [*shown, "calls/mean", *(f"benefit/{name}" for name in shown)]
+    titles = {"": "with tools"} | {f"ablation/{name}/": title for name, title in CONDITIONS.items()}
+    rows = [[title, *(cell(prefix + name) for name in columns)] for prefix, title in titles.items()]
+    note = "±: standard error, clustered by task. benefit: with tools minus this row, 95 % interval, paired by task"
+    return f"{table((row for row in rows if any(row[1:])), header=['', *columns])}\n{note}"

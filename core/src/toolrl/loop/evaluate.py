@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from toolrl.config.model import EvaluationConfig
-from toolrl.loop.metrics import episode_metrics, pass_metrics
+from toolrl.loop.metrics import episode_metrics, error_metrics, pass_metrics
 from toolrl.protocols import TaskSource, iterate
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import SamplesRounds
-from toolrl.types import Task
+from toolrl.types import Group, Task
 
 
 @dataclass
@@ -28,12 +29,18 @@ class Evaluator:
         return list(islice(iterate(self.source), self.config.tasks))
 
     async def run(self, step: int) -> dict[str, float]:
-        """Metrics of one evaluation: those of a step's episodes, `avg@k` and `pass@k`."""
+        """Metrics of one evaluation: those of a step's episodes, `avg@k` and `pass@k`, and standard errors."""
         started = time.perf_counter()
-        sampling = {name: getattr(self.config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        limits = self.limits.at(**sampling)
-        groups = await self.runner.run(
-            self.tasks(), self.config.episodes_per_task, limits, round_id=f"eval-{step}", training=False
-        )
-        metrics = {**episode_metrics(groups, evaluation=True), **pass_metrics(groups, self.config.episodes_per_task)}
+        metrics = self.metrics(await self.groups(step))
         return {**metrics, "time/eval": time.perf_counter() - started}
+
+    async def groups(self, step: int) -> list[Group]:
+        """The episodes of one evaluation."""
+        sampling = {name: getattr(self.config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+        limits, k = self.limits.at(**sampling), self.config.episodes_per_task
+        return await self.runner.run(self.tasks(), k, limits, round_id=f"eval-{step}", training=False)
+
+    def metrics(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Those of `run` without its time."""
+        k = self.config.episodes_per_task
+        return {**episode_metrics(groups, evaluation=True), **pass_metrics(groups, k), **error_metrics(groups, k)}

@@ -34,6 +34,12 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     time/generate, time/tools     seconds that an episode waited for them; episodes overlap each other
     time/longest                  seconds of the longest episode
     errors/rate, errors/count     share of all episodes that failed, and their number
+    <metric>/stderr               of an evaluation: the standard error, clustered by task, of accuracy, reward/mean,
+                                  avg@k, pass@k, environment/accuracy and environment/reward; of two tasks or more
+    ablation/<name>/<metric>      `toolrl eval --ablate` under the condition `none`, `shuffled` or `failing`: accuracy,
+                                  reward/mean, calls/mean
+    ablation/<name>/benefit/<metric>  accuracy or reward/mean with the tools, minus that; under it `stderr`,
+                                  paired by task, and `low` and `high`, its 95 % confidence interval
 """
 
 from __future__ import annotations
@@ -42,6 +48,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
+from toolrl.loop.standard_errors import standard_error
 from toolrl.runs.records import restated
 from toolrl.types import Episode, Group
 
@@ -162,15 +169,34 @@ def pass_metrics(groups: Iterable[Group], k: int) -> dict[str, float]:
     Failed episodes are wrong ones; of the others the judged ones count. A task with fewer than k says nothing of pass@k
     and is left out there; both are left out where no task has any.
     """
+    return {name: _mean(values) for name, values in _pass_values(groups, k).items() if values}
+
+
+def _pass_values(groups: Iterable[Group], k: int) -> dict[str, list[float]]:
     verdicts = [of_group for of_group in _verdicts(groups, evaluation=True) if of_group]
     counts = [(len(of_group), sum(value >= 0.5 for _, value in of_group)) for of_group in verdicts]
-    metrics = {}
-    if counts:
-        metrics[f"avg@{k}"] = _mean([correct / judged for judged, correct in counts])
-    full = [pass_at_k(judged, correct, k) for judged, correct in counts if judged >= k]
-    if full:
-        metrics[f"pass@{k}"] = _mean(full)
-    return metrics
+    shares = [correct / judged for judged, correct in counts]
+    return {f"avg@{k}": shares, f"pass@{k}": [pass_at_k(*count, k) for count in counts if count[0] >= k]}
+
+
+def values_by_task(groups: Sequence[Group]) -> dict[str, list[list[float]]]:
+    """By metric of an evaluation, and by task: the values of episodes whose mean it is."""
+    rewards = [[(episode.environment, episode.reward) for episode in group.scored] for group in groups]
+    names = {episode.environment for group in groups for episode in group.episodes}
+    values = {}
+    for metric, tasks in (("accuracy", _verdicts(groups, evaluation=True)), ("reward/mean", rewards)):
+        values[metric] = [[value for _, value in task] for task in tasks]
+        for name in names if len(names) > 1 else ():
+            own = f"environment/{metric.removesuffix('/mean')}/{name}"
+            values[own] = [[value for environment, value in task if environment == name] for task in tasks]
+    return values
+
+
+def error_metrics(groups: Sequence[Group], k: int) -> dict[str, float]:
+    """The standard errors of an evaluation's metrics. None of a mean over fewer than two tasks."""
+    of_tasks = {name: [[value] for value in values] for name, values in _pass_values(groups, k).items()}
+    found = {name: standard_error(values) for name, values in {**values_by_task(groups), **of_tasks}.items()}
+    return {f"{name}/stderr": error for name, error in sorted(found.items()) if error is not None}
 
 
 def pass_at_k(episodes: int, correct: int, k: int) -> float:

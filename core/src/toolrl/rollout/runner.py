@@ -8,9 +8,11 @@ tasks and returns groups, in the trainer's process and in a worker alike.
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.rollout.activity import Activity
@@ -42,7 +44,7 @@ class Runner(FailurePolicy):
         """`hide` removes secrets from a failure's text. With `lockstep` the samples don't depend on timing; the engine
         must follow `HoldsStill`."""
         self._engine = engine
-        self._environments = environments
+        self.environments = environments
         self._concurrency = concurrency
         self._seed = seed
         super().__init__(max_error_rate, on_episode)
@@ -50,6 +52,14 @@ class Runner(FailurePolicy):
         self._lockstep = lockstep
         self.activity = Activity()
         self._gate: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+
+    def variant(self, environments: Mapping[str, Environment], name: str) -> Runner:
+        """Samples in other environments, with the same seeds; observers get its episodes with ids under `<name>/`."""
+        other, notify = copy.copy(self), self._on_episode
+        other.environments = environments
+        if notify is not None:
+            other._on_episode = lambda it: notify(replace(it, id=f"{name}/{it.id}", group=f"{name}/{it.group}"))
+        return other
 
     async def run(
         self, tasks: Sequence[Task], group_size: int, limits: Limits, *, round_id: str, training: bool = True
@@ -140,7 +150,7 @@ class Runner(FailurePolicy):
         """The episodes of all plans, in order. `notify`: observers get each group when its last episode has ended."""
 
         async def one(plan: EpisodePlan) -> Episode:
-            environment = pick_environment(self._environments, plan.task)
+            environment = pick_environment(self.environments, plan.task)
             async with self.activity.place(gate):
                 try:
                     waiting = nullcontext if engine is None else engine.waiting
@@ -154,7 +164,7 @@ class Runner(FailurePolicy):
 
         async def group(started: Sequence[asyncio.Task[Episode]]) -> Sequence[Episode]:
             episodes: Sequence[Episode] = await asyncio.gather(*started)
-            environment = pick_environment(self._environments, episodes[0].task)
+            environment = pick_environment(self.environments, episodes[0].task)
             if environment.scores_groups:  # They hold no place meanwhile: other episodes go on.
                 episodes = await scored_together(episodes, environment.rewards, self._hide)
             if notify:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 
 def format_number(value: float) -> str:
@@ -15,6 +16,12 @@ def format_number(value: float) -> str:
     if size >= 100 or value == int(value):
         return f"{value:.0f}"
     return f"{value:.3f}" if size < 10 else f"{value:.1f}"
+
+
+def format_metric(metrics: Mapping[str, float], name: str) -> str:
+    """A metric, as `0.843 ± 0.021` where it has a standard error."""
+    shown, error = format_number(metrics[name]), metrics.get(f"{name}/stderr")
+    return shown if error is None else f"{shown} ± {format_number(error)}"
 
 
 def format_duration(seconds: float) -> str:

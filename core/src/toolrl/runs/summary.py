@@ -17,6 +17,7 @@ HIGHER_IS_BETTER = ("accuracy", "reward/mean", "avg@", "pass@", "calls/success")
 
 def has_best(name: str) -> bool:
     """Whether the highest value of this metric is its best."""
+    name = name if not name.endswith("/stderr") else ""
     return any(name == known or (known.endswith("@") and name.startswith(known)) for known in HIGHER_IS_BETTER)
 
 

@@ -87,6 +87,7 @@ class ToolBox:
         )
         self._started: list[Toolset] = []
         self._crashed: set[str] = set()
+        self.sessions: Callable[..., ToolBoxSession] = ToolBoxSession
         self._check_names()
 
     async def start(self) -> None:
@@ -144,7 +145,7 @@ class ToolBox:
                 one = await stack.enter_async_context(OpenSession(entry, policy, begin, waiting))
                 await policy.prepare(one.traits)
                 opened.append(one)
-            session = ToolBoxSession(opened, task, left_out, episode=episode.episode_id, hide=self._hide)
+            session = self.sessions(opened, task, left_out, episode=episode.episode_id, hide=self._hide)
             try:
                 yield session
             finally:

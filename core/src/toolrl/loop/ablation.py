@@ -1,0 +1,124 @@
+"""Does the tool help? The same tasks and seeds with the tools, and with what they give taken away.
+
+`none` shows no tools; what their sessions open with, reply and reward stays. `shuffled` runs a call and replaces its
+answer by one that the same tool gave another task with the tools, drawn by run seed, episode and call; errors stay, and
+where there is no such answer, the call fails. `failing` answers calls by an error, and runs none.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from toolrl.errors import ConfigError
+from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.metrics import values_by_task
+from toolrl.loop.standard_errors import standard_error
+from toolrl.rollout.environment import Environment, pick_environment
+from toolrl.rollout.runner import Runner
+from toolrl.tools.toolbox import ToolBoxSession
+from toolrl.types import Group, Task, ToolCall, ToolResult
+
+_log = logging.getLogger(__name__)
+
+_SHOWN = ("accuracy", "reward/mean", "calls/mean")
+"""Metrics of a condition."""
+_Z95 = 1.959963984540054
+"""Half of a 95 % confidence interval, in standard errors."""
+
+Answers = Mapping[str, Mapping[str, Sequence[ToolResult]]]
+"""Successful ones, by tool and task."""
+
+
+class WithoutTools(ToolBoxSession):
+    """Shows no tools."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._tools, self._specs = {}, ()
+
+
+class FailingTools(ToolBoxSession):
+    """Answers every call of a tool by an error."""
+
+    async def _call(self, tool: Any, call: ToolCall) -> ToolResult:
+        return ToolResult(f"The tool {call.name!r} is unavailable. Go on without it.", error="unavailable")
+
+
+class ShuffledAnswers(FailingTools):
+    """Answers a call by what the tool answered another task."""
+
+    def __init__(self, opened: Any, task: Task, *more: Any, answers: Answers, seed: int, **options: Any) -> None:
+        super().__init__(opened, task, *more, **options)
+        self._task, self._answers, self._seed = task.id, answers, seed
+
+    async def _call(self, tool: Any, call: ToolCall) -> ToolResult:
+        real = await ToolBoxSession._call(self, tool, call)
+        others = [given for task, given in self._answers.get(call.name, {}).items() if task != self._task]
+        if real.error is not None or not others:
+            return real if real.error is not None else await super()._call(tool, call)
+        draw = random.Random(f"{self._seed}/{self._episode}/{call.name}/{call.arguments}")
+        answer = draw.choice(draw.choice(others))
+        return replace(real, text=answer.text, media=answer.media, truncated=answer.truncated)
+
+
+async def ablate(
+    evaluator: Evaluator, environments: Mapping[str, Environment], conditions: Sequence[str], seed: int
+) -> dict[str, float]:
+    """The metrics of an evaluation with the tools, and under `ablation/<condition>/` those of the conditions.
+    `environments` are those with tools; tasks of others are left out. Raises ConfigError where no task is left."""
+    runner = evaluator.runner
+    assert isinstance(runner, Runner), "the command rejects rollout workers"
+    evaluator = replace(evaluator, source=_tasks(evaluator, runner.environments, environments))
+    groups = await evaluator.groups(0)
+    metrics, values = evaluator.metrics(groups), values_by_task(groups)
+    shuffled = partial(ShuffledAnswers, answers=_answers(groups), seed=seed)
+    sessions: dict[str, Any] = {"none": WithoutTools, "shuffled": shuffled, "failing": FailingTools}
+    for condition in conditions:
+        changed = {name: replace(it, tools=copy.copy(it.tools)) for name, it in environments.items()}
+        for environment in changed.values():
+            environment.tools.sessions = sessions[condition]
+        under = await replace(evaluator, runner=runner.variant(changed, condition)).groups(0)
+        found, baseline = evaluator.metrics(under), values_by_task(under)
+        shown = {name: value for name, value in found.items() if name.removesuffix("/stderr") in _SHOWN}
+        for name in ("accuracy", "reward/mean"):
+            error = standard_error(values[name], baseline[name])
+            if name in metrics and name in found and error is not None:
+                benefit, half = metrics[name] - found[name], _Z95 * error
+                ends = {"": benefit, "/stderr": error, "/low": benefit - half, "/high": benefit + half}
+                shown |= {f"benefit/{name}{end}": value for end, value in ends.items()}
+        metrics |= {f"ablation/{condition}/{name}": value for name, value in shown.items()}
+    return metrics
+
+
+def _tasks(evaluator: Evaluator, every: Mapping[str, Environment], having: Mapping[str, Environment]) -> list[Task]:
+    tasks = evaluator.tasks()
+    kept = [task for task in tasks if pick_environment(every, task).name in having]
+    without = ", ".join(sorted(every.keys() - having.keys()))
+    if not kept:
+        text = f"--ablate: environments.{without} names no tools, and no task of data.eval is for another environment"
+        raise ConfigError(text, hint="What a harness brings itself can't be taken away: evaluate without --ablate.")
+    if len(kept) < len(tasks):
+        _log.warning("%d tasks are left out: environments.%s names no tools", len(tasks) - len(kept), without)
+    return kept
+
+
+def _answers(groups: Sequence[Group]) -> Answers:
+    found: dict[str, dict[str, list[ToolResult]]] = defaultdict(lambda: defaultdict(list))
+    episodes = [episode for group in groups for episode in group.episodes]
+    for task, record in ((episode.task.id, record) for episode in episodes for record in episode.calls):
+        if isinstance(record.call, ToolCall) and record.result.error is None:
+            found[record.call.name][task].append(record.result)
+    own = sorted({entry.source for episode in episodes for entry in episode.rewards if entry.source[:5] in _OWN})
+    if own:
+        _log.warning("the tools give rewards themselves (%s), which change too: compare accuracies", ", ".join(own))
+    return found
+
+
+_OWN = ("step:", "tool:")
