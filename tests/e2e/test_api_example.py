@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from toolrl.runs.folder import RunFolder
 from toolrl_testing.http_stub import HttpReply, http_stub
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "api" / "eval.yaml"
@@ -19,6 +21,8 @@ def answer(request: dict[str, Any]) -> HttpReply:
     last = request["messages"][-1]
     if last["role"] == "tool":
         said: dict[str, Any] = {"role": "assistant", "content": last["content"]}
+    elif not request.get("tools"):
+        said = {"role": "assistant", "content": "That takes a calculator."}
     else:
         expression = "".join(it for it in last["content"] if it in "0123456789+-*/() ").strip()
         function = {"name": "calculator", "arguments": json.dumps({"expression": expression})}
@@ -27,14 +31,42 @@ def answer(request: dict[str, Any]) -> HttpReply:
     return HttpReply({"choices": [{"message": said, "finish_reason": "stop"}], "usage": usage})
 
 
-def test_the_example_evaluates(tmp_path: Path) -> None:
+def evaluate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     with http_stub(answer) as api:
         settings = ("--set", "evaluation.tasks=8", "--set", f"engine.options.base_url={api.url}/v1")
-        command = [sys.executable, "-m", "toolrl", "eval", str(EXAMPLE), "--json", *settings]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "toolrl", "eval", str(EXAMPLE), *arguments, *settings]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_example_evaluates(tmp_path: Path) -> None:
+    done = evaluate(tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     metrics = json.loads(done.stdout)
     assert metrics["accuracy"] == 1
     assert metrics["usage/cost"] == pytest.approx(16 * (40 * 0.25 + 10 * 2) / 1e6)
     report = (tmp_path / "runs" / "api" / "eval" / "report.html").read_text(encoding="utf-8")
     assert "usage/cost" in report
+
+
+def test_it_is_ablated(tmp_path: Path) -> None:
+    """The table has a row for each condition; the run folder has its figures and its episodes."""
+    done = evaluate(tmp_path, "--ablate")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["with", "tools", "1", "±", "0", "1", "±", "0", "1"] in lines
+    benefit = ["+1.000", "[+1.000,", "+1.000]"]
+    for title, calls in (("without tools", "0"), ("shuffled answers", "1"), ("failing tools", "1")):
+        assert [*title.split(), "0", "±", "0", "0", "±", "0", calls, *benefit, *benefit] in lines
+    folder = RunFolder.open(tmp_path / "runs" / "api" / "eval")
+    assert folder.metrics_lines("eval")[0].metrics["ablation/shuffled/accuracy"] == 0.0
+    ids = Counter(stored.episode.id.partition("/")[0] for stored in folder.episodes())
+    assert ids == {"eval-0": 8, "none": 8, "shuffled": 8, "failing": 8}
+
+
+def test_one_condition_and_none_without_tools(tmp_path: Path) -> None:
+    done = evaluate(tmp_path, "--condition", "failing", "--json")
+    conditions = {name.split("/")[1] for name in json.loads(done.stdout) if name.startswith("ablation/")}
+    assert conditions == {"failing"}
+    refused = evaluate(tmp_path, "--ablate", "--overwrite", "--set", "environments.default.tools=[]")
+    assert refused.returncode == 1
+    assert "environments.default names no tools" in refused.stderr

@@ -72,10 +72,13 @@ async def ablate(
     evaluator: Evaluator, environments: Mapping[str, Environment], conditions: Sequence[str], seed: int
 ) -> dict[str, float]:
     """The metrics of an evaluation with the tools, and under `ablation/<condition>/` those of the conditions.
-    `environments` are those with tools; tasks of others are left out. Raises ConfigError where no task is left."""
+    `environments` are those with tools. Raises ConfigError where a task is for another."""
     runner = evaluator.runner
     assert isinstance(runner, Runner), "the command rejects rollout workers"
-    evaluator = replace(evaluator, source=_tasks(evaluator, runner.environments, environments))
+    needed = {pick_environment(runner.environments, task).name for task in evaluator.tasks()}
+    if bare := sorted(needed - environments.keys()):
+        text = f"--ablate: environments.{bare[0]} names no tools; what a harness brings itself can't be taken away"
+        raise ConfigError(text, hint="Evaluate without --ablate, or name other tasks in data.eval.")
     groups = await evaluator.groups(0)
     metrics, values = evaluator.metrics(groups), values_by_task(groups)
     shuffled = partial(ShuffledAnswers, answers=_answers(groups), seed=seed)
@@ -97,28 +100,15 @@ async def ablate(
     return metrics
 
 
-def _tasks(evaluator: Evaluator, every: Mapping[str, Environment], having: Mapping[str, Environment]) -> list[Task]:
-    tasks = evaluator.tasks()
-    kept = [task for task in tasks if pick_environment(every, task).name in having]
-    without = ", ".join(sorted(every.keys() - having.keys()))
-    if not kept:
-        text = f"--ablate: environments.{without} names no tools, and no task of data.eval is for another environment"
-        raise ConfigError(text, hint="What a harness brings itself can't be taken away: evaluate without --ablate.")
-    if len(kept) < len(tasks):
-        _log.warning("%d tasks are left out: environments.%s names no tools", len(tasks) - len(kept), without)
-    return kept
-
-
 def _answers(groups: Sequence[Group]) -> Answers:
     found: dict[str, dict[str, list[ToolResult]]] = defaultdict(lambda: defaultdict(list))
     episodes = [episode for group in groups for episode in group.episodes]
     for task, record in ((episode.task.id, record) for episode in episodes for record in episode.calls):
         if isinstance(record.call, ToolCall) and record.result.error is None:
             found[record.call.name][task].append(record.result)
-    own = sorted({entry.source for episode in episodes for entry in episode.rewards if entry.source[:5] in _OWN})
+    own = sorted(
+        {entry.source for episode in episodes for entry in episode.rewards if entry.source[:5] in ("step:", "tool:")}
+    )
     if own:
         _log.warning("the tools give rewards themselves (%s), which change too: compare accuracies", ", ".join(own))
     return found
-
-
-_OWN = ("step:", "tool:")
