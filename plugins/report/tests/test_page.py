@@ -188,6 +188,21 @@ def line(step: int, kind: str = "train", **metrics: float) -> MetricsLine:
     return MetricsLine(step, kind, 0.0, 0, {name.replace("__", "/"): value for name, value in metrics.items()})
 
 
+def test_an_ablation_is_a_table_and_no_charts(make_run: MakeRun, make_episode: Callable[..., Episode]) -> None:
+    with_tools = {"accuracy": 0.9, "accuracy/stderr": 0.03, "calls/mean": 1.0}
+    under = {"accuracy": 0.1, "calls/mean": 0.5, "benefit/accuracy": 0.8}
+    ends = {"benefit/accuracy/low": 0.7, "benefit/accuracy/high": 0.9}
+    folder = make_run()
+    ablated = {f"ablation/none/{name}": value for name, value in {**under, **ends}.items()}
+    folder.metrics.append(StepReport(4, "eval", {**with_tools, **ablated}), 0)
+    page = build_page(folder)
+    cells = ["without tools", "0.100", "0.500", "+0.800 [+0.700, +0.900]"]
+    assert f"<th>{cells[0]}</th>{''.join(f'<td>{cell}</td>' for cell in cells[1:])}" in page
+    assert "90.0\u00a0% ± 3.0\u00a0%" in page
+    charts = [chart["metrics"] for section in data_of(page)["sections"] for chart in section["charts"]]
+    assert not [name for names in charts for name in names if name.startswith("ablation/") or "stderr" in name]
+
+
 def test_long_curves_are_thinned_to_means() -> None:
     steps, values = curves([line(step, loss=float(step % 2)) for step in range(1, 4001)])["train"]["loss"]
     assert len(steps) <= MAX_POINTS

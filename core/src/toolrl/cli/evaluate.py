@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from toolrl.cli.common import add_run_arguments, as_overrides, read, run_job
 from toolrl.cli.output import UsageError, table
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError
+from toolrl.runs.formatting import ABLATION_NOTE, CONDITIONS, ablation_rows
 
 if TYPE_CHECKING:
     from toolrl.assembly import Assembly
@@ -20,9 +20,6 @@ EXAMPLE = """toolrl eval grpo.yaml --set evaluation.tasks=50
   toolrl eval runs/first --set evaluation.temperature=0
   toolrl eval runs/first --checkpoint best
   toolrl eval --ablate runs/first"""
-
-CONDITIONS = {"none": "without tools", "shuffled": "shuffled answers", "failing": "failing tools"}
-"""Of an ablation, with their titles."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -78,24 +75,9 @@ async def _evaluate(args: argparse.Namespace) -> int:
         metrics = await evaluate(assembly, conditions)
         if args.json or not conditions:
             return metrics
-        print(ablation_table(metrics))
+        header, *rows = ablation_rows(metrics)
+        print(table(rows, header=header))
+        print(ABLATION_NOTE)
         return {}
 
     return await run_job(args, loaded, registry, job, data=data, workers=True)
-
-
-def ablation_table(metrics: Mapping[str, float]) -> str:
-    """A row for each condition, with standard errors, and 95 % confidence intervals of the benefit."""
-    from toolrl.runs.formatting import format_metric
-
-    def cell(name: str) -> str:
-        if f"{name}/low" in metrics:
-            return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*(metrics[name + end] for end in ("", "/low", "/high")))
-        return format_metric(metrics, name) if name in metrics else ""
-
-    shown = [name for name in ("accuracy", "reward/mean") if name in metrics]
-    columns = [*shown, "calls/mean", *(f"benefit/{name}" for name in shown)]
-    titles = {"": "with tools"} | {f"ablation/{name}/": title for name, title in CONDITIONS.items()}
-    rows = [[title, *(cell(prefix + name) for name in columns)] for prefix, title in titles.items()]
-    note = "±: standard error, clustered by task. benefit: with tools minus this row, 95 % interval, paired by task"
-    return f"{table((row for row in rows if any(row[1:])), header=['', *columns])}\n{note}"

@@ -36,9 +36,9 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     errors/rate, errors/count     share of all episodes that failed, and their number
     <metric>/stderr               of an evaluation: the standard error, clustered by task, of accuracy, reward/mean,
                                   avg@k, pass@k, environment/accuracy and environment/reward; of two tasks or more
-    ablation/<name>/<metric>      `toolrl eval --ablate` under the condition `none`, `shuffled` or `failing`: accuracy,
+    ablation/<name>/<key>         `toolrl eval --ablate` under the condition `none`, `shuffled` or `failing`: accuracy,
                                   reward/mean, calls/mean
-    ablation/<name>/benefit/<metric>  accuracy or reward/mean with the tools, minus that; under it `stderr`,
+    ablation/<name>/benefit/<key> accuracy or reward/mean with the tools, minus that; under it `stderr`,
                                   paired by task, and `low` and `high`, its 95 % confidence interval
 """
 

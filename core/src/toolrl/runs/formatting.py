@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+CONDITIONS = {"none": "without tools", "shuffled": "shuffled answers", "failing": "failing tools"}
+"""Of an ablation, with their titles."""
+ABLATION_NOTE = (
+    "±: standard error, clustered by task. benefit: with tools minus this row, 95 % interval, paired by task"
+)
+
 
 def format_number(value: float) -> str:
     """A number in about four significant digits."""
@@ -22,6 +28,21 @@ def format_metric(metrics: Mapping[str, float], name: str) -> str:
     """A metric, as `0.843 ± 0.021` where it has a standard error."""
     shown, error = format_number(metrics[name]), metrics.get(f"{name}/stderr")
     return shown if error is None else f"{shown} ± {format_number(error)}"
+
+
+def ablation_rows(metrics: Mapping[str, float]) -> list[list[str]]:
+    """A header and a row for each condition, with standard errors, and 95 % confidence intervals of the benefit."""
+
+    def cell(name: str) -> str:
+        if f"{name}/low" in metrics:
+            return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*(metrics[name + end] for end in ("", "/low", "/high")))
+        return format_metric(metrics, name) if name in metrics else ""
+
+    shown = [name for name in ("accuracy", "reward/mean") if name in metrics]
+    columns = [*shown, "calls/mean", *(f"benefit/{name}" for name in shown)]
+    titles = {"": "with tools"} | {f"ablation/{name}/": title for name, title in CONDITIONS.items()}
+    rows = [[title, *(cell(prefix + name) for name in columns)] for prefix, title in titles.items()]
+    return [["", *columns], *(row for row in rows if any(row[1:]))]
 
 
 def format_duration(seconds: float) -> str:

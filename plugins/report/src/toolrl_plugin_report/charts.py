@@ -96,8 +96,9 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def layout(names: Iterable[str]) -> list[tuple[str, list[tuple[Chart, list[str]]]]]:
-    """The charts to draw for these metrics, by section: each metric in one chart, what no chart names by its prefix."""
-    left = sorted(set(names))
+    """The charts to draw for these metrics, by section: each metric in one chart, what no chart names by its prefix.
+    Standard errors and the figures of an ablation stand in tables and tiles."""
+    left = sorted(name for name in set(names) if not name.endswith("/stderr") and not name.startswith("ablation/"))
     sections: list[tuple[str, list[tuple[Chart, list[str]]]]] = []
     for section, charts in CHARTS.items():
         drawn: list[tuple[Chart, list[str]]] = []

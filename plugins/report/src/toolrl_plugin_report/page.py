@@ -28,7 +28,7 @@ from toolrl import __version__
 from toolrl.errors import DataError
 from toolrl.runs.files import write_atomic
 from toolrl.runs.folder import RunFolder, config_text
-from toolrl.runs.formatting import format_duration, format_number
+from toolrl.runs.formatting import ABLATION_NOTE, ablation_rows, format_duration, format_number
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_report.charts import layout
 from toolrl_plugin_report.sample import EpisodeSample, Totals, sample_episodes, script_json, whole_characters
@@ -93,7 +93,7 @@ def build_page(folder: RunFolder, compare: Sequence[RunFolder] = (), *, page_byt
         "tiles": _tiles(runs[0][2], summary),
         "comparison": _comparison(names, runs) if compare else "",
         "episodes_note": escape(_episodes_note(sample, folder)),
-        "tables": _tables(sample.totals),
+        "tables": _ablation(runs[0][2]) + _tables(sample.totals),
         "setup": _setup(folder),
         "footer": escape(f"toolrl {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
     }
@@ -198,7 +198,10 @@ def _numbers(headline: Headline) -> list[str]:
     """The start, the end and the best."""
     shares = headline.unit == "share"
     values = (headline.start, headline.end, headline.best)
-    return [f"{100 * value:.1f}\u00a0%" if shares else format_number(value) for value in values]
+    shown = [f"{100 * value:.1f}\u00a0%" if shares else format_number(value) for value in values]
+    if headline.error is not None:
+        shown[1] += f" ± {100 * headline.error:.1f}\u00a0%" if shares else f" ± {format_number(headline.error)}"
+    return shown
 
 
 def _comparison(names: Sequence[str], runs: Sequence[tuple[RunFolder, Mapping[str, Any], list[MetricsLine]]]) -> str:
@@ -235,6 +238,15 @@ def _episodes_note(sample: EpisodeSample, folder: RunFolder) -> str:
         f"{len(sample.items)} of {sample.total} episodes: newest steps first, then from all over the run; of each step "
         "failed, best and worst ones and whole groups."
     )
+
+
+def _ablation(lines: Sequence[MetricsLine]) -> str:
+    metrics = lines[-1].metrics if lines else {}
+    if not any(name.startswith("ablation/") for name in metrics):
+        return ""
+    header, *rows = ablation_rows(metrics)
+    cells = [(row[0], map(escape, row[1:])) for row in rows]
+    return f'<div class="tables">{_table("Does the tool help?", ABLATION_NOTE, header, cells)}</div>'
 
 
 def _tables(totals: Totals) -> str:

@@ -46,6 +46,8 @@ class Headline:
     best_step: int
     width: int
     """Start and end are means over so many reports; 1 for evaluations."""
+    error: float | None = None
+    """The standard error of the end; only of evaluations."""
 
 
 def curves(lines: Sequence[MetricsLine]) -> dict[str, dict[str, list[list[float | None]]]]:
@@ -87,10 +89,12 @@ def headlines(lines: Sequence[MetricsLine]) -> list[Headline]:
     found = []
     for metric, title, unit in HEADLINES:
         by_kind: dict[str, list[tuple[int, float]]] = {}
+        errors: dict[str, float | None] = {}
         for line in sorted(lines, key=lambda line: line.step):
             value = line.metrics.get(metric, math.nan)
             if math.isfinite(value):
                 by_kind.setdefault(line.kind, []).append((line.step, value))
+                errors[line.kind] = line.metrics.get(f"{metric}/stderr")
         if not by_kind:
             continue
         most = max(by_kind, key=lambda kind: len(by_kind[kind]))
@@ -100,7 +104,7 @@ def headlines(lines: Sequence[MetricsLine]) -> list[Headline]:
         values = [value for _, value in points]
         start, end = sum(values[:width]) / width, sum(values[-width:]) / width
         best_step, best = max(points, key=lambda point: point[1])
-        found.append(Headline(title, unit, kind, start, end, best, best_step, width))
+        found.append(Headline(title, unit, kind, start, end, best, best_step, width, errors[kind]))
     return found
 
 
