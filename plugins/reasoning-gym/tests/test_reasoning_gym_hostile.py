@@ -118,8 +118,8 @@ def attack(number):
     ]
     attacks[number]()
     return {{"score": 1.0}}
-found = [worker._forked(lambda walls: attack(number), 5, 60.0, 512) for number in range(9)]
-found.append(worker._forked(lambda walls: {{"score": 0.5}}, 5, 60.0, 512))
+found = [worker._forked(lambda: attack(number), 5, 60.0, 512) for number in range(9)]
+found.append(worker._forked(lambda: {{"score": 0.5}}, 5, 60.0, 512))
 print(json.dumps(found))
 """
     done = subprocess.run(
@@ -145,7 +145,7 @@ def test_a_fork_that_doesnt_answer_is_told(work: str, failed: str) -> None:
     wall = 3.0 if "sleep" in work else 60.0
     program = (
         "import json; from toolrl_plugin_reasoning_gym import worker\n"
-        f"print(json.dumps(worker._forked(lambda walls: exec({work!r}) or {{}}, 1, {wall}, 512)))"
+        f"print(json.dumps(worker._forked(lambda: exec({work!r}) or {{}}, 1, {wall}, 512)))"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True, timeout=300

@@ -3,8 +3,8 @@
 Four modules of reasoning_gym call `eval` on the answer, and five more call sympy's `parse_expr`, which is `eval` with
 all of Python's builtins in reach: `__import__('os').system('…')` runs. In a process that scores, `close_evals` puts
 readers in their place that take values and arithmetic, and nothing else. `wall_in` comes on top, for a process that
-judges one answer and ends: limits of the kernel, a hook that ends the process at the first thing that no scorer does
-(a file written, a process, a socket), and, where `toolrl-plugin-python` is installed, its filter of system calls.
+judges one answer and ends: limits of the kernel, and a hook that ends the process at the first thing that no scorer
+does (a file written, a process, a socket).
 
 Imported in the worker process only.
 """
@@ -143,40 +143,15 @@ def _no_exec(*_given: object) -> None:
 # Walls.
 
 
-def wall_in(seconds: int, memory_mb: int) -> str:
+def wall_in(seconds: int, memory_mb: int) -> None:
     """Limit this process to so many seconds of processor time and so much more memory than it has, and end it at once
-    where it does what no scorer does. Can't be undone. Returns the walls in force."""
+    where it does what no scorer does. Can't be undone."""
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_CPU, seconds, seconds + 1)  # the kernel ends it: first by SIGXCPU, then by SIGKILL
     _limit(resource.RLIMIT_AS, _address_bytes() + memory_mb * _MB)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    standing = kernel_walls()
     sys.addaudithook(_watch)
-    return standing
-
-
-def kernel_walls() -> str:
-    """Put up the system call filter and the file rules of toolrl-plugin-python; returns those that are in force."""
-    try:
-        from toolrl_plugin_python.jail import landlock, seccomp, system
-    except ImportError:
-        return "limits and hooks; pip install toolrl-plugin-python for a filter of system calls"
-    standing = []
-    with contextlib.suppress(OSError, KeyError, AttributeError):  # a kernel or a machine that has none
-        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        if landlock.version():
-            landlock.restrict(_readable(), [], [])
-            standing.append("Landlock")
-        seccomp.install(seccomp.Rules(processes=False, signals=False, metadata=False, timers=False))
-        standing.append("seccomp")
-    return f"limits, hooks{''.join(', ' + name for name in standing)}"
-
-
-def _readable() -> list[str]:
-    """What importing needs."""
-    paths = dict.fromkeys([sys.base_prefix, sys.prefix, *sys.path])
-    return [path for path in paths if path and Path(path).exists()]
 
 
 def _limit(what: int, soft: int, hard: int | None = None) -> None:

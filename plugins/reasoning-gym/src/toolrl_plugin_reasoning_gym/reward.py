@@ -115,9 +115,8 @@ def check() -> str:
         entry = process.ask({"do": "entry", "generator": "chain_sum", "config": config, "index": 0}, 60.0)["entry"]
         request = {"do": "score", "generator": "chain_sum", "config": config, "entry": entry, "answer": entry["answer"]}
         reply = process.ask({**request, "seconds": 10, "wall_seconds": 60.0, "memory_mb": 512}, 120.0)
-        walls: str = process.ask({"do": "walls"}, 60.0)["walls"]
     finally:
         process.close()
     if reply.get("score") != 1.0:
         raise RuntimeError(f"a right answer was scored {reply}")
-    return f"chain_sum scores its own answer 1; walls: {walls}"
+    return "chain_sum scores its own answer 1"

@@ -40,12 +40,8 @@ def build(*arguments: str) -> Callable[[dict[str, Any]], Reply]:
         from toolrl_plugin_reasoning_gym import guard
 
         guard.close_evals()
-        for module in ("landlock", "seccomp"):  # else every fork would import them anew
-            with contextlib.suppress(ImportError):
-                importlib.import_module(f"toolrl_plugin_python.jail.{module}")
         gc.freeze()
     serve: dict[str, Callable[..., Reply]] = {"list": listing, "opened": opened, "entry": entry, "score": score}
-    serve["walls"] = walls
     return lambda request: serve[request.pop("do")](**request)
 
 
@@ -109,15 +105,10 @@ def score(
     """What the generator's scorer gives, or why it gives nothing: `timeout`, `refused`, `raised` or `died`."""
     dataset = _find(generator, config)
     whole = {key: unpack(value) for key, value in entry.items()}
-    return _forked(lambda walls: _judge(dataset, whole, answer), seconds, wall_seconds, memory_mb)
+    return _forked(lambda: _judge(dataset, whole, answer), seconds, wall_seconds, memory_mb)
 
 
-def walls() -> Reply:
-    """What stands around an answer here."""
-    return _forked(lambda walls: {"walls": walls}, 10, 60.0, 256)
-
-
-def _forked(work: Callable[[str], Reply], seconds: int, wall_seconds: float, memory_mb: int) -> Reply:
+def _forked(work: Callable[[], Reply], seconds: int, wall_seconds: float, memory_mb: int) -> Reply:
     """What `work` gives in a fork of this process that is walled in."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -145,9 +136,7 @@ def _verdict(said: bytes, status: int, out_of_time: bool) -> Reply:
     return {"failed": "died", "detail": f"exit status {code}"}
 
 
-def _be_child(
-    work: Callable[[str], Reply], writing: int, seconds: int, wall_seconds: float, memory_mb: int
-) -> NoReturn:
+def _be_child(work: Callable[[], Reply], writing: int, seconds: int, wall_seconds: float, memory_mb: int) -> NoReturn:
     """Work, write the reply, end."""
     try:
         signal.setitimer(signal.ITIMER_REAL, wall_seconds)
@@ -158,8 +147,8 @@ def _be_child(
         os.closerange(4, os.sysconf("SC_OPEN_MAX"))
         from toolrl_plugin_reasoning_gym import guard
 
-        standing = guard.wall_in(seconds, memory_mb)
-        os.write(3, json.dumps(work(standing)).encode())
+        guard.wall_in(seconds, memory_mb)
+        os.write(3, json.dumps(work()).encode())
     finally:
         os._exit(0)
 
