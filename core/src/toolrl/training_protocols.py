@@ -138,7 +138,7 @@ class TrainerBackend(Protocol):
         ...
 
     @staticmethod
-    def join(device: str, timeout: float, problem: Exception | None = None, directory: Path | None = None) -> Ranks:
+    def join(device: str, timeout: float, problem: Exception | None = None) -> Ranks:
         """The ranks that torchrun started, this process among them; they wait `timeout` seconds for each other. Where
         one has a `problem`, it is raised on all."""
         ...

@@ -12,7 +12,6 @@ from toolrl.cli import main as entry
 from toolrl.cli import session
 from toolrl.cli.common import TRAINER_COMMANDS
 from toolrl.cli.plugin_commands import command_words, find
-from toolrl.loop.ranks import TOKEN
 from toolrl.plugins.discovery import DISABLE
 
 _INTRO = """\
@@ -168,7 +167,6 @@ def _variables() -> str:
     rows = [
         (code(f"{DISABLE}=NAME,…"), "plugins, by the name of plugin or distribution, that aren't loaded"),
         (code(f"{entry.DEBUG}=1"), "the same as `--debug`"),
-        (code(f"{TOKEN}=SECRET"), "what ranks sign their messages with; needed where they share no `run.dir`"),
         ("`NO_COLOR=1`", "the observer `console` prints without colours"),
     ]
     return table(("variable", "meaning"), rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolrl.cli.common import add_run_arguments, last_metrics, observers_for, print_result, read
@@ -92,7 +91,7 @@ def _run_as_rank(args: argparse.Namespace) -> int:
     config = loaded.config if loaded is not None else None
     device, timeout = (config.device, config.cluster.rank_timeout) if config else ("cpu", _ALONE)
     trainer = trainer_component(registry or load_registry(), config.trainer.use if config else "torch")
-    ranks = trainer.load().join(device, timeout, problem, Path(config.run.dir) if config else None)
+    ranks = trainer.load().join(device, timeout, problem)
     assert loaded is not None, "join raises the problem"
     assert registry is not None
     if not ranks.first:

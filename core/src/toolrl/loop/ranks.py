@@ -28,10 +28,6 @@ def started_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
     return "RANK" in environment and int(environment.get("WORLD_SIZE", "1")) > 1
 
 
-TOKEN = "TOOLRL_TOKEN"
-"""The environment variable with the secret by which ranks know each other."""
-
-
 class RankError(ToolrlError):
     """The ranks can't go on together: one is gone, late, or at another point of the run."""
 

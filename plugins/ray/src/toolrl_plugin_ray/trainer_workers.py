@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import signal
 import socket
 import sys
@@ -26,7 +25,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import RunStoppedError
-from toolrl.loop.ranks import TOKEN
 from toolrl_plugin_ray.connection import connected, death_reason, own_address, reason_of_wait
 from toolrl_plugin_ray.messages import RankEnd, RankOrder
 from toolrl_plugin_ray.placement import check_room, trainer_resources
@@ -113,7 +111,7 @@ class _Attempt:
             port = probe.getsockname()[1]
         shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
         # Ray shows each worker its own devices only.
-        shared |= {"LOCAL_RANK": "0", TOKEN: secrets.token_hex(32), **order.environment}
+        shared |= {"LOCAL_RANK": "0", **order.environment}
         orders = [replace(order, rank=rank, environment={**shared, "RANK": str(rank)}) for rank in range(size)]
         ranks = {asyncio.create_task(self._run(it)): it.rank for it in orders}
         try:

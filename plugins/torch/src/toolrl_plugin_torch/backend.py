@@ -72,7 +72,7 @@ class TorchTrainers:
         delete_abandoned(directory)
 
     @staticmethod
-    def join(device: str, timeout: float, problem: Exception | None = None, directory: Path | None = None) -> Ranks:
+    def join(device: str, timeout: float, problem: Exception | None = None) -> Ranks:
         from toolrl_plugin_torch.sharding.process_group import join
 
-        return join(device, timeout, problem, directory)
+        return join(device, timeout, problem)

@@ -1,8 +1,8 @@
 """The ranks of a torch.distributed process group: what `torchrun` starts, or one rank that takes the same path.
 
 There are two groups of processes. The weights' group (NCCL between CUDA devices, gloo on a CPU) belongs to FSDP2. Ranks
-exchange objects over a control group on gloo, as signed pickles (`rendezvous.py`) with the name of the point of the run
-where they are sent, so ranks at different points are detected. A rank that fails writes the reason into the rendezvous
+exchange objects over a control group on gloo, as pickles with the name of the point of the run where they are sent, so
+ranks at different points are detected. A rank that fails writes the reason into the rendezvous
 store before it ends; the others lose the connection to it, read the reason and end with it. A rank that is silent for
 `timeout` seconds ends them too.
 """
@@ -11,25 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import os
 import pickle
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError, first_line
-from toolrl.loop.ranks import TOKEN, LostRanksError, OtherRankError, RankError, Ranks
+from toolrl.loop.ranks import LostRanksError, OtherRankError, RankError, Ranks
 from toolrl.rollout.source import RolloutWorkers
 from toolrl_plugin_torch.device import pick_device
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout, SharedRunner
-from toolrl_plugin_torch.sharding.rendezvous import rendezvous, shared_token
+from toolrl_plugin_torch.sharding.rendezvous import rendezvous
 
 T = TypeVar("T")
 
@@ -41,8 +39,6 @@ _GRACE = timedelta(seconds=5)
 """A rank that lost another waits so long for that rank's reason."""
 _ALIKE = timedelta(seconds=2)
 """The first rank would report the same mistake within this time."""
-_DIGEST = 32
-"""Bytes of a signature."""
 
 
 class _Failure(NamedTuple):
@@ -74,18 +70,13 @@ class ProcessGroup(Ranks):
 
     distributed: ClassVar[bool] = True
 
-    def __init__(
-        self, store: dist.Store, rank: int, size: int, device: str, local: int, timeout: float, token: bytes = b""
-    ) -> None:
-        """Waits for all ranks. `device` is cpu or cuda, `local` the number of the rank's own on its host, `token` the
-        secret that the ranks share."""
+    def __init__(self, store: dist.Store, rank: int, size: int, device: str, local: int, timeout: float) -> None:
+        """Waits for all ranks. `device` is cpu or cuda, `local` the number of the rank's own on its host."""
         self.rank, self.size, self.local = rank, size, local
         self.device = device
         # By its number: other threads of this process have another current device.
         self.device_name = f"cuda:{local}" if device == "cuda" else None
         self._store = store
-        self._token = token
-        self._sent = 0
         self._timeout = timeout
         self._part: asyncio.Future[Any] | None = None
         self._interrupted = False
@@ -123,7 +114,9 @@ class ProcessGroup(Ranks):
             packed = pickle.dumps((what, _Failure.of(self.rank, own)), protocol=5)
         try:
             self._store.set(f"{_AT}/{self.rank}", what)
-            found = [pickle.loads(data) for data in self._exchange(packed)]
+            parts: list[Any] = [None] * self.size
+            dist.all_gather_object(parts, packed, group=self.control)
+            found = [pickle.loads(part) for part in parts]
         except (RuntimeError, ValueError) as error:
             # gloo raises RuntimeError for a broken connection and for a timeout alike.
             raise self._lost(what, error) from error
@@ -171,31 +164,6 @@ class ProcessGroup(Ranks):
     async def from_first(self, work: Coroutine[Any, Any, T] | None, what: str) -> T:
         values: list[Any] = await self.all_of(asyncio.sleep(0) if work is None else work, what)
         return values[0]  # type: ignore[no-any-return]
-
-    def _exchange(self, data: bytes) -> list[bytes]:
-        """The bytes of each rank, their signatures checked."""
-        self._sent += 1
-        mine = torch.frombuffer(bytearray(self._signature(data, self.rank) + data), dtype=torch.uint8)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(sizes, torch.tensor([mine.numel()]), group=self.control)
-        parts = [
-            mine if rank == self.rank else torch.empty(int(size), dtype=torch.uint8) for rank, size in enumerate(sizes)
-        ]
-        for rank, part in enumerate(parts):
-            dist.broadcast(part, src=rank, group=self.control)
-        found = []
-        for rank, signed in enumerate(part.numpy().tobytes() for part in parts):
-            if not hmac.compare_digest(signed[:_DIGEST], self._signature(signed[_DIGEST:], rank)):
-                raise RankError(
-                    f"what came as rank {rank}'s isn't signed with this run's token",
-                    hint=f"Set {TOKEN} to the same secret for all processes; strangers may reach the ranks' ports.",
-                )
-            found.append(signed[_DIGEST:])
-        return found
-
-    def _signature(self, data: bytes, rank: int) -> bytes:
-        """What a rank signs `data` with at this point of the run."""
-        return hmac.digest(self._token, f"{rank}\0{self._sent}\0".encode() + data, "sha256")
 
     def interrupt(self) -> None:
         """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
@@ -282,9 +250,9 @@ class ProcessGroup(Ranks):
         )
 
 
-def join(device: str, timeout: float, problem: Exception | None = None, folder: Path | None = None) -> ProcessGroup:
+def join(device: str, timeout: float, problem: Exception | None = None) -> ProcessGroup:
     """Join the processes that torchrun started, or a group of one. `device` is the config's. A rank that can't start
-    passes its `problem`. `folder` is one that the ranks share, for their token.
+    passes its `problem`.
 
     Raises the problem, or OtherRankError for that of another rank; ConfigError for a device that the ranks can't share;
     RankError where not all come in time.
@@ -300,16 +268,14 @@ def join(device: str, timeout: float, problem: Exception | None = None, folder: 
         store = rendezvous(rank, wait)
         store.set_timeout(wait)
         store = dist.PrefixStore("toolrl", store)
-        kind, token = "", b""
-        with contextlib.ExitStack() as until_met:
-            try:
-                token = until_met.enter_context(shared_token(store, rank, folder))
-                if problem is None:
-                    kind, local = _pick(device, local, size)
-            except ConfigError as error:
-                problem = problem or error
-            _check_ready(store, rank, size, problem)
-        return ProcessGroup(store, rank, size, kind, local, timeout, token)
+        kind = ""
+        try:
+            if problem is None:
+                kind, local = _pick(device, local, size)
+        except ConfigError as error:
+            problem = error
+        _check_ready(store, rank, size, problem)
+        return ProcessGroup(store, rank, size, kind, local, timeout)
     except (RuntimeError, ValueError) as error:
         raise LostRanksError(
             f"rank {rank} of {size} didn't meet the others: {first_line(error)}",
