@@ -36,13 +36,15 @@ class Kind:
         return f"{'an' if self.label[0] in 'aeiou' else 'a'} {self.label}"
 
 
+_TEACHERS = "algorithm.distillation.teachers.*.engine"
+
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("parsers", "parser", "parser", ("ToolParser",), ("environments.*.parser",)),
         Kind("tools", "tool", "tool", ("Toolset",), ("environments.*.tools[]", "environments.*.history[]")),
         Kind("rewards", "reward", "reward", ("Reward", "ScoresGroups"), ("environments.*.rewards[]",)),
-        Kind("engines", "engine", "engine", ("RolloutEngine", "ChatEngine"), ("engine",)),
+        Kind("engines", "engine", "engine", ("RolloutEngine", "ChatEngine"), ("engine", _TEACHERS)),
         Kind("datasets", "dataset", "data set", ("TaskSource",), ("data.train", "data.eval", "sft.data")),
         Kind("chat_formats", "chat_format", "chat format", ("ChatFormat",), ("environments.*.chat_format",)),
         Kind("harnesses", "harness", "harness", ("Harness",), ("environments.*.harness",)),

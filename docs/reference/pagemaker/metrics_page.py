@@ -16,14 +16,15 @@ from pagemaker.source import module_doc, tree
 MODULES = (
     "loop.data", "torch:loop.batches", "torch:loop.difficulty", "torch:loop.overlap", "torch:loop.training",
     "loop.evaluate", "torch:fine_tuning.loop", "torch:trainer", "torch:base_trainer", "torch:critic",
-    "torch:objective.loss", "torch:objective.credit",
+    "torch:objective.loss", "torch:objective.credit", "torch:objective.distillation",
+    "torch:loop.teachers",
     "ray:worker_pool", "tools.restart_counts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""
 OTHER_KEYS = {
     "attention_mask", "body", "critic", "head", "input_ids", "optimizer", "policy", "schedule", "use_cache",
     "warmup_steps", "episodes", "group", "groups", "node", "pid", "restarted", "row", "state", "uses", "version",
-    "waiting_groups", "weights", "worker", "workers",
+    "waiting_groups", "weights", "worker", "workers", "compile", "dtype", "gradient_checkpointing", "lora",
 }  # fmt: skip
 """Keys of other dicts in these modules: states and arguments."""
 
@@ -51,6 +52,10 @@ MEANINGS: dict[str, dict[str, str]] = {
         "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
         "kl": "Estimate of KL(policy ‖ reference) over the sampled tokens of `episodes/trained`, weighed by policy "
         "over rollout; only with `algorithm.kl_coef` or `algorithm.reference`.",
+        "distillation/kl": "Mean of log policy − log teacher over the sampled tokens, the policy as it sampled: it "
+        "estimates KL(policy ‖ teacher) of a token; with several environments also by environment, as "
+        "`distillation/kl/<name>`; only with `algorithm.distillation`.",
+        "distillation/kl_max": "The greatest.",
         "entropy": "Entropy of the policy that sampled, in nats: the mean of −log p over all sampled tokens, whose "
         "expectation it is. With `rollout.top_p`, `top_k` or `min_p` it comes out less.",
         "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities, "
@@ -81,6 +86,8 @@ MEANINGS: dict[str, dict[str, str]] = {
     "Time and speed": {
         "time/rollout": "Seconds of sampling, tools and scoring; with `rollout.max_staleness` of waiting for the "
         "step's groups.",
+        "time/teacher": "Seconds of scoring by teachers, a part of `time/rollout`; with `rollout.max_staleness` "
+        "beside training.",
         "time/update": "Seconds of the updates.",
         "time/weights": "Seconds of handing the weights to the engine.",
         "time/step": "Seconds of the whole step.",

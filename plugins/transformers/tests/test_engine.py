@@ -446,3 +446,17 @@ def test_weights_that_are_not_finite_are_named_at_start(qwen3: Any, generate: An
         module.model.norm.weight[:] = float("inf")
     with pytest.raises(EngineError, match="not finite"):
         generate(module)
+
+
+async def test_given_tokens_are_scored_together(qwen3: Any, engine: Any, plain_logprobs: Any) -> None:
+    """Texts of different length in one padded batch, each as one forward pass by itself gives it."""
+    texts = [([5, 6, 7, 8, 9], 1), ([3, 4, 5], 2), (list(range(10, 40)), 20)]
+    async with engine(qwen3, prefill_tokens=64) as running:
+        for temperature in (1.0, 0.7):
+            found = await asyncio.gather(*(running.score(ids, start, temperature=temperature) for ids, start in texts))
+            for (ids, start), values in zip(texts, found, strict=True):
+                expected = plain_logprobs(qwen3, ids[:start], tuple(ids[start:]), temperature)
+                assert values == pytest.approx(expected, abs=1e-5)
+        for ids, start, words in (([5, 6], 0, "start is 0"), ([5, 10**6], 1, "vocabulary"), ([5] * 999, 1, "exceed")):
+            with pytest.raises(EngineError, match=words):
+                await running.score(ids, start)

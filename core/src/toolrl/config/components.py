@@ -133,6 +133,9 @@ def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> lis
         try:
             _, wrong = check_options(found.component, site.options, base=(*site.path, "options"), shown=shown)
             problems.extend(wrong)
+            scores = getattr(options_model(found.component), "scores_tokens", False)
+            if site.path[0] == "algorithm" and site.kind == "engines" and not scores:
+                problems.append(Problem(site.path, f"{site.name!r} can't be a teacher: it scores no given tokens"))
         except PluginError as error:
             problems.append(Problem(site.path, with_hint(error)))
     if site.kind == "tools" and isinstance(site.policy, dict):

@@ -87,6 +87,29 @@ class ModelFrame(Section):
     trust_remote_code: bool = Field(False, description="Run code that the model's folder brings along.")
 
 
+class TeacherConfig(Frame):
+    """A model that scores what the policy samples."""
+
+    model: str | None = Field(
+        None,
+        min_length=1,
+        description="As model.path: loaded in the trainer's process for an engine that computes there. None where the "
+        "engine is a server that holds the model.",
+    )
+    engine: Use = Field(
+        default_factory=lambda: ComponentUse(use="transformers"), description="An engine that scores given tokens."
+    )
+
+
+class DistillationFrame(Section):
+    """On-policy distillation."""
+
+    teachers: dict[str, TeacherConfig] = Field(
+        min_length=1,
+        description="By environment; `default` teaches all others. The policy's tokenizer has to be theirs.",
+    )
+
+
 class AlgorithmFrame(Section):
     """The objective."""
 
@@ -102,6 +125,7 @@ class AlgorithmFrame(Section):
     policy_loss: Use | None = Field(
         None, description="A policy loss of a plugin, in the place of surrogate, ratio and the clip range."
     )
+    distillation: DistillationFrame | None = Field(None, description="Learn from teachers, token by token.")
 
 
 class DataConfig(Frame):

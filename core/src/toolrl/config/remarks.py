@@ -93,7 +93,7 @@ _EVALUATED = (
 def _rewards(config: Config) -> list[str]:
     lines = []
     for name, environment in config.environments.items():
-        if not environment.rewards and environment.harness is None:
+        if not environment.rewards and environment.harness is None and config.algorithm.distillation is None:
             given = "only what its tools give counts" if environment.tools else "nothing is learned from its episodes"
             lines.append(f"environments.{name}: it has no reward function, so {given}; add `rewards:`")
     return lines

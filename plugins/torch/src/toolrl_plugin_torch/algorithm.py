@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from toolrl.config.frame import Frame, OldNames
-from toolrl.config.model import AlgorithmFrame
+from toolrl.config.model import AlgorithmFrame, DistillationFrame
 
 _GRPO: dict[str, Any] = {
     "baseline": "group_mean",
@@ -129,6 +129,25 @@ class CriticConfig(Frame):
     )
 
 
+class DistillationConfig(DistillationFrame, Frame):
+    """On-policy distillation: teachers score the tokens that the policy sampled, and the reverse KL divergence
+    KL(policy ‖ teacher) is lowered."""
+
+    coef: float = Field(1.0, ge=0, allow_inf_nan=False, description="Weight of the reverse KL divergence.")
+    kl_as: Literal["advantage", "loss"] = Field(
+        "advantage",
+        description="advantage: coef · (log teacher − log policy as sampled) is added to each token's advantage, which "
+        "ratio, clip and importance apply to. loss: a term of the loss, estimated as that of `kl_coef`.",
+    )
+    reward_weight: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Weight of the advantages by rewards; 0: the teacher alone. Needed where an environment has no "
+        "teacher.",
+    )
+
+
 class ReferenceConfig(Frame):
     """The policy that the KL divergence is taken to; with this section it is there, and `kl` is measured, also where
     `kl_coef` is 0."""
@@ -229,6 +248,7 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         description="Weigh the KL term by policy over rollout and give it the divergence's gradient, without bias for "
         "stale samples too; false is GRPO as published.",
     )
+    distillation: DistillationConfig | None = Field(None, description="Learn from teachers, token by token.")
     entropy_coef: float = Field(0.0, allow_inf_nan=False, description="Weight of an entropy bonus.")
     drop_flat_groups: bool = Field(False, description="Leave out groups whose filter_metric is equal in all episodes.")
     filter_metric: Literal["correct", "reward"] = Field(
@@ -267,7 +287,8 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
     def _fit(self) -> AlgorithmConfig:
         """Settings that mean nothing together."""
         self._check_critic()
-        if self.group_size < 2 and self.advantage is None and self.baseline in ("group_mean", "leave_one_out"):
+        compared = self.distillation is None or self.distillation.reward_weight > 0
+        if self.group_size < 2 and compared and not self.advantage and self.baseline in ("group_mean", "leave_one_out"):
             raise ValueError(f"group_size: 1 leaves a group nothing to compare; the baseline {self.baseline} needs 2")
         for name in ("drop_flat_groups", "dynamic_sampling"):
             if self.group_size < 2 and getattr(self, name):

@@ -198,11 +198,9 @@ class TorchOptions(Frame):
         trainer: Any = config.trainer
         for name in ("drop_flat_groups", "dynamic_sampling", "difficulty"):
             learns = algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic")
-            if learns and getattr(algorithm, name):
-                yield (
-                    f"algorithm.{name}: with the baseline {algorithm.baseline} groups of equal rewards teach something "
-                    "too, and are left out"
-                )
+            cause = "distillation" if algorithm.distillation else f"the baseline {algorithm.baseline}"
+            if (learns or algorithm.distillation) and getattr(algorithm, name):
+                yield f"algorithm.{name}: with {cause} groups of equal rewards teach something too, and are left out"
         stale = config.rollout.max_staleness
         if stale and algorithm.importance is None and algorithm.old_logprobs != "sampled":
             yield (
@@ -227,6 +225,7 @@ class TorchOptions(Frame):
         model: Any = config.model
         if (problem := missing_model(model.path)) is not None:
             yield problem
+        yield from _missing_teachers(config)
         algorithm: Any = config.algorithm
         rounded = config.engine.options.get("quantization")
         if rounded and algorithm.importance is None and algorithm.old_logprobs != "sampled":
@@ -256,3 +255,22 @@ class TorchOptions(Frame):
                     f"{name}.optimizer: adamw_8bit needs bitsandbytes, which isn't installed: "
                     "pip install 'toolrl-plugin-torch[bitsandbytes]'"
                 )
+
+
+def _missing_teachers(config: Config) -> Iterator[str]:
+    """What is wrong with the teachers of distillation."""
+    distillation: Any = config.algorithm.distillation
+    if distillation is None:
+        return
+    where, teachers = "algorithm.distillation.teachers", distillation.teachers
+    for name, teacher in teachers.items():
+        if name not in config.environments and name != "default":
+            yield f"{where}.{name}: there is no environment of this name; there is {', '.join(config.environments)}"
+        if teacher.model is not None and (problem := missing_model(teacher.model)) is not None:
+            yield problem.replace("model.path", f"{where}.{name}.model")
+    alone = [name for name in config.environments if name not in teachers and "default" not in teachers]
+    if alone and not distillation.reward_weight:
+        yield (
+            f"{where}: environment {alone[0]} has no teacher, and with reward_weight 0 nothing is learned from its "
+            "episodes; name a teacher `default`, or set algorithm.distillation.reward_weight"
+        )

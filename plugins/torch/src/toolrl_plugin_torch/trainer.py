@@ -24,6 +24,7 @@ from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
+from toolrl_plugin_torch.objective.distillation import distillation_metrics, taught
 from toolrl_plugin_torch.objective.loss import (
     LossStatistics,
     Normaliser,
@@ -106,6 +107,8 @@ class PolicyTrainer(BaseTrainer):
             episode_samples(episode, advantage, self.routers)
             for episode, advantage in zip(credited.episodes, credited.advantages, strict=True)
         ]
+        if (distillation := self._algorithm.distillation) is not None:
+            samples = [[taught(sample, distillation) for sample in of_episode] for of_episode in samples]
         groups_of = [episode.group for episode in credited.episodes]
         costs = [_tokens(of_episode) for of_episode in samples]
         even = self._algorithm.loss_aggregation != "token_mean"
@@ -134,15 +137,16 @@ class PolicyTrainer(BaseTrainer):
         if self._reference is not None:
             self._reference.sync(self.step + 1)
         self._complete()
-        metrics |= {**sampled_entropy(groups), **credited.metrics, "updates": float(len(passes))}
+        metrics |= {**sampled_entropy(groups), **distillation_metrics(groups), **credited.metrics}
+        metrics["updates"] = float(len(passes))
         return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}
 
     def _plan(self, episodes: Sequence[Sequence[Sample]], groups: Sequence[str]) -> _Update:
         """Micro-batches of the episodes' samples that move the policy, normalised over all samples of all ranks.
 
         Without KL and entropy terms an advantage of zero gives no gradient, so such a sample needs no forward pass,
-        unless a plugin's loss makes something of it. An update of none is left out whole: momentum and weight decay
-        would move the policy even so.
+        unless a plugin's loss or the term of its teacher makes something of it. An update of none is left out whole:
+        momentum and weight decay would move the policy even so.
         """
         tokens = [_tokens(samples) for samples in episodes]
         normaliser = Normaliser.of(tokens, self._algorithm.loss_aggregation, length=self._longest)
@@ -153,8 +157,10 @@ class PolicyTrainer(BaseTrainer):
             for number, (of_episode, group) in enumerate(zip(episodes, groups, strict=True))
             for sample in of_episode
         ]
-        if not (self._algorithm.kl_coef or self._algorithm.entropy_coef or self._custom_loss):
-            samples = [(sample, owner) for sample, owner in samples if any(sample.advantages)]
+        algorithm = self._algorithm
+        if not (algorithm.kl_coef or algorithm.entropy_coef or self._custom_loss):
+            by_loss = algorithm.distillation is not None and algorithm.distillation.kl_as == "loss"
+            samples = [it for it in samples if any(it[0].advantages) or (by_loss and it[0].teacher_logprobs)]
         batches = self._micro_batches([sample for sample, _ in samples], [owner for _, owner in samples])
         return _Update(batches, normaliser)
 

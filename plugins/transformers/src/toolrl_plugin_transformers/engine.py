@@ -19,6 +19,7 @@ Stop strings and ids: the token that completes one is the last and is kept whole
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
 import operator
@@ -39,6 +40,7 @@ from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.options import TransformersEngineOptions
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import Uniforms
+from toolrl_plugin_transformers.scoring import Text, finished
 from toolrl_plugin_transformers.stops import StopStrings
 from toolrl_plugin_transformers.worker import BatchThread
 
@@ -90,7 +92,7 @@ class TransformersEngine:
         """Bind the model, compare the slot loop with a plain forward pass, and start the worker thread."""
         if self._worker is not None:
             raise EngineError("the engine is started already")
-        worker = BatchThread(self._make_batch)
+        worker = BatchThread(self._make_batch, self.options.prefill_tokens)
         try:
             await worker.start()
         except BaseException:
@@ -130,6 +132,20 @@ class TransformersEngine:
             return await worker.generate(request)
         finally:
             self._busy.discard(session)
+
+    async def score(
+        self, ids: Sequence[int], start: int, *, temperature: float = 1.0, media: Sequence[MediaInput] = ()
+    ) -> list[float]:
+        """See ScoresTokens: by a forward pass of the model itself, with what else waits. Raises EngineError."""
+        worker = self._started()
+        text = Text(_plain_ids(ids, "score"), start, temperature, tuple(media))
+        problem = text.problem(worker.batch.runner)
+        if problem is not None:
+            raise EngineError(problem)
+        worker.scorer.waiting.append(text)
+        await asyncio.sleep(0)  # All that are asked for in one turn of the event loop are computed together.
+        await worker.call(worker.score)
+        return finished(text)
 
     def _request(
         self, batch: Batch, prompt: list[int], sampling: Sampling, session: str, media: Sequence[MediaInput]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -9,6 +11,7 @@ class TransformersEngineOptions(BaseModel):
     """How the engine batches and how much it keeps. The defaults suit a CPU and a GPU."""
 
     model_config = ConfigDict(extra="forbid")
+    scores_tokens: ClassVar = True
 
     max_batch: int = Field(128, ge=1, description="Episodes that decode at once; the others wait for a place.")
     prefill_tokens: int = Field(

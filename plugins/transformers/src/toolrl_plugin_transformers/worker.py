@@ -11,6 +11,7 @@ from toolrl.types import Generation
 from toolrl_common.engine_thread import EngineThread
 from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.request import Request
+from toolrl_plugin_transformers.scoring import Scorer
 
 _SMALLER = "Lower the engine's options cache_tokens, max_batch or prefill_tokens, then go on with --resume."
 
@@ -20,14 +21,24 @@ class BatchThread(EngineThread):
 
     batch: Batch
 
-    def __init__(self, make_batch: Callable[[], Batch]) -> None:
+    def __init__(self, make_batch: Callable[[], Batch], prefill_tokens: int) -> None:
         super().__init__("toolrl-transformers-engine")
         self._make_batch = make_batch
+        self.scorer = Scorer(prefill_tokens)
 
     async def generate(self, request: Request) -> Generation:
         """Sample for a request. Cancelling gives its place back."""
         generation: Generation = await self.submit(request, lambda: self.batch.add(request))
         return generation
+
+    def score(self) -> None:
+        """Score the texts that wait. Runs in the thread."""
+        self.batch.runner.enter()
+        try:
+            self.scorer.run(self.batch.runner)
+        finally:
+            if self.batch.idle:
+                self.batch.leave()
 
     def _run(self) -> None:
         # Not inference mode: a model may keep a tensor that it makes, and training couldn't use it afterwards.

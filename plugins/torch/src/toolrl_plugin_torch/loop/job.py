@@ -9,6 +9,7 @@ from typing import Any
 from toolrl.assembly import Assembly
 from toolrl.config.model import Config
 from toolrl.errors import CheckpointError
+from toolrl.loop.ranks import ONE
 from toolrl.rollout.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
@@ -16,6 +17,7 @@ from toolrl_plugin_torch.loop.batches import BatchSource, Demand, KeepsPosition,
 from toolrl_plugin_torch.loop.difficulty import DifficultyPools
 from toolrl_plugin_torch.loop.overlap import OverlappingBatches
 from toolrl_plugin_torch.loop.saver import Saver
+from toolrl_plugin_torch.loop.teachers import TaughtGroups, Teachers, started_teachers
 from toolrl_plugin_torch.loop.trainer import Trainer
 from toolrl_plugin_torch.loop.training import TrainingLoop
 from toolrl_plugin_torch.objective.credit import is_flat
@@ -27,6 +29,11 @@ _log = logging.getLogger(__name__)
 
 async def train(assembly: Assembly) -> None:
     """Reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
+    async with started_teachers(assembly) as teachers:
+        await _train(assembly, teachers)
+
+
+async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
     config, ranks = assembly.config, assembly.ranks
     algorithm: Any = config.algorithm
     trainer = PolicyTrainer(
@@ -41,7 +48,7 @@ async def train(assembly: Assembly) -> None:
         ranks=ranks,
         cpu_offload=config.cluster.cpu_offload,
     )
-    batches = _batches(assembly, algorithm)
+    batches = _batches(assembly, algorithm, teachers)
     rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
     settings = config.trainer
     saver = make_saver(assembly, trainer, batches, rows=rows, keep=settings.keep_checkpoints, every=settings.save_every)
@@ -61,7 +68,7 @@ async def train(assembly: Assembly) -> None:
         saver=saver,
         evaluator=assembly.evaluator(),
         evaluated={step for step, _ in evaluations},
-        worker_metrics=assembly.worker_metrics,
+        worker_metrics=lambda: {**assembly.worker_metrics(), **(teachers.metrics() if teachers else {})},
         phase=assembly.phase,
     )
     assembly.events.run_start()
@@ -86,12 +93,15 @@ def longest_episode(config: Config, limits: Limits) -> int:
     return min(turns * limits.max_turn_tokens, limits.max_episode_tokens)
 
 
-def _batches(assembly: Assembly, algorithm: AlgorithmConfig) -> BatchSource:
+def _batches(assembly: Assembly, algorithm: AlgorithmConfig, teachers: Teachers | None) -> BatchSource:
     """Where rollout workers sample for several ranks, all get the groups of the first one's source."""
     runner, ranks = assembly.runner, assembly.ranks
-    if not isinstance(runner, Rank0Rollout):
-        return _own_batches(assembly, runner, algorithm)
-    return Rank0Batches(ranks, _own_batches(assembly, runner.sampler, algorithm) if runner.sampler else None)
+    by_first = isinstance(runner, Rank0Rollout)
+    source: Any = runner.sampler if isinstance(runner, Rank0Rollout) else runner
+    if teachers is not None:
+        source = TaughtGroups(source, teachers, ONE if by_first else ranks)
+    own = _own_batches(assembly, source, algorithm) if source is not None else None
+    return Rank0Batches(ranks, own) if own is None or by_first else own
 
 
 def _own_batches(assembly: Assembly, runner: Any, algorithm: AlgorithmConfig) -> BatchSource:

@@ -18,6 +18,7 @@ A token's loss, with r = exp(logprob − old logprob):
                                       policy sampled, and 0 where that one was too far off,
                                       `importance`
     + kl_coef · w · kl                an estimate of KL(policy ‖ reference), `toolrl_plugin_torch.objective.divergence`
+    + distillation.coef · w · kl      the same of KL(policy ‖ teacher), with `kl_as: loss`
     − entropy_coef · entropy          of the next-token distribution
 
 with w = policy / the policy that sampled, at most exp(20): over samples the mean of w · kl is that of kl over the
@@ -195,20 +196,35 @@ def policy_loss(
     token_loss_BT = _off_policy(token_loss_BT, terms, algorithm, trained_BT, statistics)
     loss = policy = (weights_BT * token_loss_BT).sum()
     if reference_BT is not None:
-        kl_BT = kl_estimate(logprobs_BT, reference_BT, algorithm.kl_estimator)
-        policy_over_rollout_BT = ratio_of(log_ratio(logprobs_BT.detach(), rollout_BT, mask_BT, "token"))
-        statistics.means["kl"] = _mean(policy_over_rollout_BT * kl_BT.detach(), mask_BT)
+        kl_BT, statistics.means["kl"] = _divergence(terms, reference_BT, algorithm)
         if algorithm.kl_coef:
-            if algorithm.kl_correction:
-                # k2's own gradient is log(policy / reference) · ∇ log policy.
-                k2_BT = kl_estimate(logprobs_BT, reference_BT, "k2")
-                kl_BT = policy_over_rollout_BT * (kl_BT.detach() + k2_BT - k2_BT.detach())
             loss = loss + algorithm.kl_coef * (weights_BT * kl_BT).sum()
+    distillation = algorithm.distillation
+    if teacher_BT is not None and distillation is not None and distillation.kl_as == "loss":
+        # Without a teacher a token is as far from it as from itself.
+        teacher_BT = torch.where(teacher_BT.isnan(), logprobs_BT.detach(), teacher_BT)
+        loss = loss + distillation.coef * (weights_BT * _divergence(terms, teacher_BT, algorithm)[0]).sum()
     if algorithm.entropy_coef and entropy_BT is not None:
         loss = loss - algorithm.entropy_coef * (weights_BT * entropy_BT).sum()
     statistics.sums["loss/policy"] = policy.detach()
     statistics.sums["loss/total"] = loss.detach()
     return loss, statistics
+
+
+def _divergence(
+    terms: LossTerms, others_BT: torch.Tensor, algorithm: AlgorithmConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each token the estimated KL divergence from another model with the gradient that the algorithm says, [B, T],
+    and its total and count [2]."""
+    logprobs_BT, mask_BT = terms.logprobs_BT, terms.mask_BT
+    kl_BT = kl_estimate(logprobs_BT, others_BT, algorithm.kl_estimator)
+    weights_BT = ratio_of(log_ratio(logprobs_BT.detach(), terms.rollout_logprobs_BT, mask_BT, "token"))
+    mean = _mean(weights_BT * kl_BT.detach(), mask_BT)
+    if algorithm.kl_correction:
+        # k2's own gradient is log(policy / other) · ∇ log policy.
+        k2_BT = kl_estimate(logprobs_BT, others_BT, "k2")
+        kl_BT = weights_BT * (kl_BT.detach() + k2_BT - k2_BT.detach())
+    return kl_BT, mean
 
 
 def _surrogate(
