@@ -421,6 +421,36 @@ def test_a_plugin_adds_an_advantage_and_a_loss(trained: Any, here: Any, workplac
     assert "Traceback" not in done.stderr
 
 
+def test_objectives_train_and_resume(trained: Any, here: Any, workplace: Any) -> None:
+    """GDPO and DPPO in one run, then the other estimators from its checkpoint on."""
+    loss = (
+        "--set",
+        "algorithm.policy_loss={use: dppo, options: {clip_low: 0, clip_high: 0}}",
+        "--set",
+        "run.name=papers",
+    )
+    two = (
+        "--set",
+        "trainer.updates_per_step=2",
+        "--set",
+        "algorithm.old_logprobs=sampled",
+        "--set",
+        "trainer.save_every=1",
+    )
+    for step, name in enumerate(("gdpo", "maxrl", "gigpo"), 1):
+        settings = (*loss, *two, "--set", f"algorithm.advantage={name}", "--set", f"trainer.steps={step}")
+        assert here("config", "check", trained.config, *settings).returncode == 0
+        done = here("train", trained.config, *settings, *(["--resume"] if step > 1 else []))
+        assert done.returncode == 0, done.stderr
+    steps = [line.metrics for line in workplace.run("papers").metrics_lines("train")]
+    assert len(steps) == 3
+    for metrics in steps:
+        assert metrics["grad_norm"] > 0
+        assert 0 < metrics["clip_fraction"] <= 1
+    refused = here("config", "check", trained.config, "--set", "algorithm.advantage={use: gigpo, options: {anchor: x}}")
+    assert "algorithm.advantage.options.anchor: Input should be 'observation' or 'conversation'" in refused.stderr
+
+
 SLOW = ("cispo", "rloo", "reinforce_plus_plus_baseline")
 
 

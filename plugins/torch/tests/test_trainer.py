@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from toolrl.errors import RunStoppedError
+from toolrl.errors import ConfigError, RunStoppedError
 from toolrl.protocols import LossTerms
 from toolrl.types import Episode, Group
 from toolrl_plugin_torch.base_trainer import within_memory
@@ -90,6 +90,26 @@ def test_rewarded_samples_become_likelier_and_the_others_less(
     assert metrics["learning_rate"] == RATE
     assert trainer.reference is None, "without a KL term there is no second model"
     assert "kl" not in metrics
+
+
+def test_a_plugins_loss_reports_what_it_clips_and_may_refuse_importance(setting: Setting) -> None:
+    class Clipping:
+        weighs_samples = True
+
+        def token_losses(self, terms: Any) -> Any:
+            return -terms.advantages_BT * terms.logprobs_BT
+
+        def clipped_tokens(self, terms: Any) -> Any:
+            return terms.advantages_BT < 0, terms.advantages_BT > 9
+
+    algorithm: dict[str, Any] = {"policy_loss": "clipping"}
+    group = setting.group([1.0, 0.0])
+    metrics = setting.trainer(setting.policy(), algorithm, custom_loss=Clipping()).update([group])
+    first, second = (sum(episode.loss_mask) for episode in group.episodes)
+    assert metrics["clip/low"] == metrics["clip_fraction"] == second / (first + second)
+    assert metrics["clip/high"] == 0.0
+    with pytest.raises(ConfigError, match=r"algorithm\.importance: the policy loss Clipping weighs samples"):
+        setting.trainer(setting.policy(), {**algorithm, "importance": {"cap": 2.0}}, custom_loss=Clipping())
 
 
 def test_a_plugins_loss_sees_samples_without_advantage_too(setting: Setting) -> None:

@@ -47,7 +47,7 @@ def group_advantages(
     """
     valid_B = _valid(rewards_B, valid_B)
     rewards_B = torch.where(valid_B, rewards_B.double(), 0.0)
-    mean_G, std_G, count_G = _statistics(rewards_B, groups_B, valid_B)
+    mean_G, std_G, count_G = group_statistics(rewards_B, groups_B, valid_B)
     flat_B = flat_groups(rewards_B, groups_B, valid_B)[groups_B]
     if baseline == "batch_mean":
         centred_B = rewards_B - _batch_mean(rewards_B, valid_B)
@@ -82,15 +82,7 @@ def flat_groups(rewards_B: torch.Tensor, groups_B: torch.Tensor, valid_B: torch.
     return (high_G < low_G) | (high_G - low_G <= _EQUAL * size_G)
 
 
-def _valid(rewards_B: torch.Tensor, valid_B: torch.Tensor | None) -> torch.Tensor:
-    return torch.ones_like(rewards_B, dtype=torch.bool) if valid_B is None else valid_B.bool()
-
-
-def _group_count(groups_B: torch.Tensor) -> int:
-    return int(groups_B.max()) + 1 if groups_B.numel() else 0
-
-
-def _statistics(
+def group_statistics(
     rewards_B: torch.Tensor, groups_B: torch.Tensor, valid_B: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mean, sample standard deviation and number of the valid rewards of each group, each [G]."""
@@ -100,6 +92,14 @@ def _statistics(
     centred_B = torch.where(valid_B, rewards_B - mean_G[groups_B], 0.0)
     variance_G = zeros_G.index_add(0, groups_B, centred_B.square()) / (count_G - 1.0).clamp(min=1.0)
     return mean_G, variance_G.sqrt(), count_G
+
+
+def _valid(rewards_B: torch.Tensor, valid_B: torch.Tensor | None) -> torch.Tensor:
+    return torch.ones_like(rewards_B, dtype=torch.bool) if valid_B is None else valid_B.bool()
+
+
+def _group_count(groups_B: torch.Tensor) -> int:
+    return int(groups_B.max()) + 1 if groups_B.numel() else 0
 
 
 def _batch_mean(rewards_B: torch.Tensor, valid_B: torch.Tensor) -> torch.Tensor:

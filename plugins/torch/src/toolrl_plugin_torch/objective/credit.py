@@ -19,7 +19,7 @@ An estimator of a plugin may take the place of both. Episodes that failed are tr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def credit(
     episodes = [(episode, number) for number, group in enumerate(groups) for episode in group.episodes]
     if not episodes:
         return CreditedEpisodes((), (), {"groups/flat": 0.0, "episodes/trained": 0.0})
-    rewards = {role: _Rewards(groups, role, algorithm.overlong) for role in _roles(groups)}
+    rewards = {role: RoleRewards(groups, role, algorithm.overlong) for role in _roles(groups)}
     if estimator is not None:
         advantages = _estimated(estimator, groups)
     else:
@@ -101,7 +101,7 @@ def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:
     judged = algorithm.filter_metric == "correct" and None not in correct
     if not group.episodes or (judged and len(correct) < 2):
         return True
-    return all(bool(_Rewards([group], role, None).flat(algorithm)[0]) for role in _roles([group]))
+    return all(bool(RoleRewards([group], role).flat(algorithm)[0]) for role in _roles([group]))
 
 
 def overlong_penalty(tokens: int, settings: OverlongConfig) -> float:
@@ -148,27 +148,40 @@ def _joined(episodes: Sequence[Episode], by_role: Mapping[str, Sequence[Credit]]
     return joined
 
 
-class _Rewards:
+def by_role(groups: Sequence[Group], estimate: Callable[[RoleRewards], Sequence[Credit]]) -> list[list[Credit]]:
+    """What `AdvantageEstimator.advantages` returns, for an `estimate` that sees the rewards of one trained role and
+    returns an advantage for each of its B episodes."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    if not episodes:
+        return [[] for _ in groups]
+    joined = iter(_joined(episodes, {role: estimate(RoleRewards(groups, role)) for role in _roles(groups)}))
+    return [[next(joined) for _ in group.episodes] for group in groups]
+
+
+class RoleRewards:
     """The rewards of one role in a step's episodes: B episodes in the order of their groups, N turns that were given
     any."""
 
-    def __init__(self, groups: Sequence[Group], role: str, overlong: OverlongConfig | None) -> None:
+    def __init__(self, groups: Sequence[Group], role: str, overlong: OverlongConfig | None = None) -> None:
+        self.role = role
         self.episodes = [episode for group in groups for episode in group.episodes]
         self.groups_B = torch.tensor([number for number, group in enumerate(groups) for _ in group.episodes])
         own = [[it for it in episode.trajectories if it.role == role and it.trained] for episode in self.episodes]
         failed = [episode.failure is not None for episode in self.episodes]
         self.valid_B = torch.tensor([bool(its) and not bad for its, bad in zip(own, failed, strict=True)])
+        """False for episodes that failed, and for those in which the role doesn't speak."""
         tokens = [sum(sum(it.loss_mask) for it in its) for its in own]
         penalties = [overlong_penalty(count, overlong) if overlong else 0.0 for count in tokens]
         self.penalties_B = torch.tensor(penalties, dtype=torch.float64)
-        entries = [[it for it in episode.rewards if it.role in (None, role)] for episode in self.episodes]
+        self.entries = [[it for it in episode.rewards if it.role in (None, role)] for episode in self.episodes]
+        """The parts of each episode's reward that are credited to the role, or to all."""
         outcomes = [
             sum(it.weight * it.value for it in given if not _of_turn(it)) + penalty
-            for given, penalty in zip(entries, penalties, strict=True)
+            for given, penalty in zip(self.entries, penalties, strict=True)
         ]
         self.outcomes_B = torch.tensor(outcomes, dtype=torch.float64)
         """What was given for the whole episode, less what its calls cost."""
-        steps = [_step_rewards(given) for given in entries]
+        steps = [_step_rewards(given) for given in self.entries]
         self.totals_B = self.outcomes_B + torch.tensor([sum(of.values()) for of in steps], dtype=torch.float64)
         """With what was given for its turns."""
         self._turns = [(row, turn) for row, of in enumerate(steps) for turn in of]

@@ -166,7 +166,9 @@ def policy_loss(
     episode_tokens_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, LossStatistics]:
     """A micro-batch's part of the optimizer step's loss, and its statistics. Backward each part, then step once.
-    `custom` takes the place of the algorithm's surrogate, with its ratio and clip.
+    `custom` takes the place of the algorithm's surrogate, with its ratio and clip. Where it has a method
+    `clipped_tokens(terms)`, that returns two bool tensors [B, T], the tokens without gradient whose probability fell or
+    rose too far; their shares are the metrics clip/low and clip/high.
 
     `logprobs_BT` carries the gradient. `old_logprobs_BT` are those of the policy before the first update on these
     samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped.
@@ -254,6 +256,9 @@ def _surrogate(
                 f"the policy loss {type(custom).__name__} gave a token a loss that isn't finite",
                 hint="Mend it, then go on from the last checkpoint with --resume.",
             )
+        if hasattr(custom, "clipped_tokens"):
+            low_BT, high_BT = custom.clipped_tokens(terms)
+            statistics.means |= {"clip/low": _mean(low_BT, trained_BT), "clip/high": _mean(high_BT, trained_BT)}
         return losses_BT, statistics
     ratio_BT = token_BT
     if algorithm.ratio != "token":

@@ -1,0 +1,1 @@
+"""GDPO, MaxRL, GiGPO and DPPO: published objectives of a few lines each."""
