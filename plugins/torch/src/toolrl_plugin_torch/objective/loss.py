@@ -166,9 +166,8 @@ def policy_loss(
     episode_tokens_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, LossStatistics]:
     """A micro-batch's part of the optimizer step's loss, and its statistics. Backward each part, then step once.
-    `custom` takes the place of the algorithm's surrogate, with its ratio and clip. Where it has a method
-    `clipped_tokens(terms)`, that returns two bool tensors [B, T], the tokens without gradient whose probability fell or
-    rose too far; their shares are the metrics clip/low and clip/high.
+    `custom` takes the place of the algorithm's surrogate, with its ratio and clip. Its method `clipped_tokens(terms)`,
+    where it has one, gives the tokens that it holds below and above, bool [B, T] each: clip/low and clip/high.
 
     `logprobs_BT` carries the gradient. `old_logprobs_BT` are those of the policy before the first update on these
     samples; None where this is the first update: then the ratio is exactly 1 and nothing is clipped.
