@@ -243,6 +243,7 @@ class RunBuilder:
             top_p=rollout.top_p,
             top_k=rollout.top_k,
             min_p=rollout.min_p,
+            keep_masks=rollout.keep_sampling_masks and rollout.truncates,
         )
 
     def _cluster_limits(self) -> ClusterLimits:

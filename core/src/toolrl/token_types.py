@@ -57,6 +57,8 @@ class Sampling:
     """0 for no limit."""
     min_p: float = 0.0
     """The least probability as a share of the likeliest token's; 0 for none."""
+    keep_masks: bool = False
+    """Record which tokens were left to draw from, and give log-probabilities under their softmax."""
     stop: tuple[str, ...] = ()
     """Generation ends with the token that completes one of these; that token is kept whole."""
     stop_token_ids: tuple[int, ...] = ()
@@ -71,8 +73,8 @@ class Generation:
     ids: tuple[int, ...]
     """Sampled ids; a stop token is the last of them."""
     logprobs: tuple[float, ...]
-    """Natural log-probability of each id under softmax(logits / temperature), before any truncation; where the
-    temperature is 0, under softmax(logits)."""
+    """Natural log-probability of each id under softmax(logits / temperature), before any truncation unless
+    `Sampling.keep_masks`; where the temperature is 0, under softmax(logits)."""
     finish: Literal["stop", "length", "abort"]
     stopped_by: str | int | None = None
     """The stop string or the stop token id that ended it."""
@@ -82,6 +84,9 @@ class Generation:
     """Prompt tokens that were served from a cache."""
     routes: bytes = b""
     """The experts of each token but the last, the prompt's too, as the trainer reads them; empty if not recorded."""
+    sampling_masks: bytes = b""
+    """The ids that each sampled one was drawn from, as `toolrl_plugin_torch.sampling_masks` writes them; empty without
+    `Sampling.keep_masks`. Those of several generations may be joined."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,6 +253,8 @@ class Trajectory:
     """The images among the ids, in order."""
     routes: bytes | None = None
     """`Generation.routes` of the tokens so far; None where the engine doesn't record them."""
+    sampling_masks: bytes | None = None
+    """`Generation.sampling_masks` of all generations, joined; None where the engine doesn't record them."""
     teacher_logprobs: tuple[float, ...] | None = None
     """Natural log-probability of each token under a teacher, 0.0 on tokens that weren't sampled here; None without."""
     role: str = "agent"

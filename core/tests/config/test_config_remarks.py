@@ -30,6 +30,9 @@ def test_an_evaluation_without_data_is_told(tree: dict[str, Any], registry: Regi
 )
 def test_truncated_sampling_is_told(tree: dict[str, Any], registry: Registry, override: str, is_told: bool) -> None:
     assert ("the policy that samples isn't the one" in told(tree, registry, override)) is is_told
+    kept = told(tree, registry, override, "rollout.keep_sampling_masks=true")
+    assert "the policy that samples" not in kept
+    assert ("rollout.keep_sampling_masks: no effect" in kept) is not is_told
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,21 @@ def test_each_token_keeps_the_route_that_was_recorded_first() -> None:
     assert play(["right"])[0].routes is None
 
 
+def test_sampling_masks_are_joined_and_may_not_be_missing() -> None:
+    class Records(ScriptedEngine):
+        async def generate(self, *args: Any, **kwargs: Any) -> Generation:
+            generation = await super().generate(*args, **kwargs)
+            return replace(generation, sampling_masks=bytes([len(self.generated)]) * 2)
+
+    limits = Limits(512, 100_000, top_k=5, keep_masks=True)
+    episode, engine = play([], engine=Records([CALL, "right"]), limits=limits)
+    assert episode.main.sampling_masks == b"\1\1\2\2"
+    assert all(it.sampling.keep_masks and it.sampling.top_k == 5 for it in engine.generated)
+    failure = play(["right"], limits=limits)[0].failure
+    assert failure is not None
+    assert (failure.fault, "records no sampling masks" in failure.message) == ("engine", True)
+
+
 def test_a_bad_call_between_two_good_ones_is_answered_in_order() -> None:
     toolset = RecordingToolset(lambda call: "ok")
     episode, _ = play([f"{CALL}<call>oops</call>{CALL}", "right"], environment(toolset))

@@ -96,6 +96,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         tuple(ids), tuple(mask), tuple(-0.5 * it for it in mask), tuple(3 if it else -1 for it in mask), prompt,
         turns=draw(st.sampled_from([(), (turn,)])), role=draw(st.sampled_from(["agent", "user"])),
         trained=draw(st.booleans()), routes=draw(st.none() | st.binary(max_size=2)),
+        sampling_masks=draw(st.none() | st.binary(max_size=2)),
     )  # fmt: skip
 
 

@@ -478,7 +478,9 @@ def record(row: int, version: int, uses: int) -> Mapping[str, Any]:
     return {"row": row, "version": version, "uses": uses, "group": group.id, "episodes": written}
 
 
-@pytest.mark.parametrize("fields", [{"media": (MediaInput("image", (0, 1), "key", {}),)}, {"routes": bytes(70_000)}])
+@pytest.mark.parametrize(
+    "fields", [{"media": (MediaInput("image", (0, 1), "k", {}),)}, {"routes": bytes(70_000)}, {"sampling_masks": b"x"}]
+)
 async def test_episodes_with_images_or_routes_are_not_kept(fields: dict[str, Any]) -> None:
     class Large(Rows):
         async def group(self, *arguments: Any, **settings: Any) -> Group:

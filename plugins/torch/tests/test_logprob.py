@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from toolrl.errors import EngineError
 from toolrl_plugin_torch.head import HeadTransform, probe_head
 from toolrl_plugin_torch.logprob import TokenScorer, selected_logprobs
+from toolrl_plugin_torch.sampling_masks import Kept, decode, encode
 
 FAMILIES = ("qwen3", "llama", "gemma2", "cohere", "granite", "phi")
 
@@ -71,22 +73,39 @@ def test_logits_of_bfloat16_models_are_float32(bias: bool, keep: bool) -> None:
         assert (one.grad - other.grad).abs().max() < 0.02 * other.grad.abs().max()
 
 
+KEPT = Kept.joined(
+    [decode(encode([[3], [0, 4, 9]]), [3, 4]), None, decode(encode([range(11), [5, 10]]), [0, 5])], (2, 3, 2)
+)
+"""Of seven tokens; the three in the middle may be any id."""
+
+
+@pytest.mark.parametrize("entropy", [True, False])
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("chunk_rows", [1, 3, 1000])
 @pytest.mark.parametrize("transform", [HeadTransform(), HeadTransform(0.25), HeadTransform(2.0, 3.0)])
-def test_gradient_is_the_derivative(transform: HeadTransform, chunk_rows: int, keep: bool) -> None:
+@pytest.mark.parametrize("kept", [None, KEPT])
+def test_gradient_is_the_derivative(
+    kept: Kept | None, transform: HeadTransform, chunk_rows: int, keep: bool, entropy: bool
+) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(7, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     weight = torch.randn(11, 5, dtype=torch.float64, generator=generator, requires_grad=True)
     bias = torch.randn(11, dtype=torch.float64, generator=generator, requires_grad=True)
-    labels = torch.randint(0, 11, (7,), generator=generator)
+    labels = torch.randint(0, 11, (7,), generator=generator) if kept is None else torch.tensor([3, 4, 2, 7, 7, 0, 5])
 
     def function(*inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return selected_logprobs(
-            *inputs, labels, 0.8, transform=transform, entropy=True, chunk_rows=chunk_rows, keep=keep
+            *inputs, labels, 0.8, transform=transform, entropy=entropy, kept=kept, chunk_rows=chunk_rows, keep=keep
         )
 
     assert torch.autograd.gradcheck(function, (hidden, weight, bias))
+    logits = transform.apply_(hidden.detach() @ weight.detach().t() + bias.detach()) / 0.8
+    if kept is not None:
+        logits[kept.dropped(0, logits)] = -torch.inf
+        assert logits.isfinite().sum(1).tolist() == [1, 3, 11, 11, 11, 11, 2]
+    wanted = torch.distributions.Categorical(logits=logits)
+    assert torch.allclose(function(hidden, weight, bias)[0], wanted.log_prob(labels), atol=1e-12)
+    assert not entropy or torch.allclose(function(hidden, weight, bias)[1], wanted.entropy(), atol=1e-12)
 
 
 def test_only_what_is_asked_for_gets_a_gradient() -> None:
@@ -212,3 +231,9 @@ def test_an_unknown_head_falls_back_to_the_models_own_logits(
     value, gradient = _naive_and_scored(tiny, model, scorer, 0.9)
     assert value < 1e-12
     assert gradient < 1e-10
+
+
+@pytest.mark.parametrize("masks", [b"", encode([[5], [1, 2]]), encode([[5]]), encode([[5], [2, 3], [7]])])
+def test_masks_of_other_tokens_are_refused(masks: bytes) -> None:
+    with pytest.raises(EngineError, match="aren't those of the 2 tokens that were sampled"):
+        decode(masks, [5, 3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 import transformers
 
 from toolrl.loop.ranks import ONE
+from toolrl.types import Group
+from toolrl_plugin_torch.sampling_masks import encode
 
 RANK = Path(__file__).with_name("sequence_rank.py")
 EXACT, ROUNDED = (1e-10, 1e-10), (1e-6, 1e-5)
@@ -34,6 +37,7 @@ def cases(group: Callable[..., Any], size: int) -> dict[str, dict[str, Any]]:
         2: {
             "grouped heads": {},
             "terms of a loss": {"settings": {"updates_per_step": 2}, "algorithm": terms},
+            "sampling masks": {"steps": [[truncated(it) for it in step] for step in steps], "algorithm": terms},
             "checkpointing": {"model": "llama", "checkpointing": True, "close": ROUNDED},
             "float32": {"model": "qwen3", "dtype": "float32", "close": ROUNDED},
             "memory": {"steps": [[group([1.0, 0.0], 5, lengths=(80, 70))]], "settings": large, "saved": 0.55},
@@ -49,6 +53,17 @@ def cases(group: Callable[..., Any], size: int) -> dict[str, dict[str, Any]]:
     }
     named = found[size]
     return {name: {**plain, **case, "settings": settings | case.get("settings", {})} for name, case in named.items()}
+
+
+def truncated(group: Group) -> Group:
+    """The same, each token drawn from itself and some greater ids."""
+    episodes = []
+    for episode in group.episodes:
+        (it,) = episode.trajectories
+        sampled = [token for token, bit in zip(it.ids, it.loss_mask, strict=True) if bit]
+        masks = encode([range(token, token + 1 + token % 5) for token in sampled])
+        episodes.append(replace(episode, trajectories=(replace(it, sampling_masks=masks),)))
+    return replace(group, episodes=tuple(episodes))
 
 
 def model_of(tiny: Any, name: str) -> Any:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from toolrl.types import Episode, Group, RewardEntry, Task
+from toolrl_plugin_torch.sampling_masks import decode, encode
 
 UPDATES, TEMPERATURE, LENGTH, PROMPT, RATE = 2, 1.3, 37, 40, 1e-3
 DISCOUNT, CAP, LOW, HIGH, DUAL, KL, ENTROPY = 0.9, 1.5, 0.7, 1.4, 3.0, 0.2, 0.05
@@ -20,19 +21,25 @@ CLIPS = {"token": (2e-3, 3e-3), "sequence": (3e-4, 4e-4)}
 
 
 def scored(model: Any, episode: Episode) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability and entropy of each sampled token."""
+    """Log-probability and entropy of each sampled token, over the ids that were kept."""
     logits = model(input_ids=torch.tensor([episode.ids])).logits[0].double() / TEMPERATURE
-    all_logprobs = logits.log_softmax(-1)
     places = [place for place, bit in enumerate(episode.loss_mask) if bit]
-    before = all_logprobs[[place - 1 for place in places]]
-    labels = torch.tensor([episode.ids[place] for place in places])
-    return before.gather(1, labels[:, None])[:, 0], -(before.exp() * before).sum(1)
+    labels = [episode.ids[place] for place in places]
+    before = logits[[place - 1 for place in places]]
+    if (masks := episode.main.sampling_masks) is not None:
+        kept = decode(masks, labels)
+        every, parts = torch.ones(before.shape[1], dtype=torch.bool), kept.ids_M.long().split(kept.counts_N.tolist())
+        before = before.masked_fill(torch.stack([every.index_fill(0, ids, False) for ids in parts]), -torch.inf)
+    before = before.log_softmax(-1)
+    return before.gather(1, torch.tensor(labels)[:, None])[:, 0], torch.distributions.Categorical(
+        logits=before
+    ).entropy()
 
 
-def sampled(model: Any, vocabulary: int, make_episode: Callable[..., Episode]) -> list[Group]:
+def sampled(model: Any, vocabulary: int, make_episode: Callable[..., Episode], masked: bool) -> list[Group]:
     """Four groups of episodes with one to four turns; one episode failed, and the outcomes of one group are equal. The
     log-probabilities as sampled lie around the model's."""
-    chance = random.Random(3)
+    chance, others = random.Random(3), random.Random(3)
 
     def words(count: int) -> list[int]:
         return [chance.randrange(3, vocabulary) for _ in range(count)]
@@ -52,6 +59,11 @@ def sampled(model: Any, vocabulary: int, make_episode: Callable[..., Episode]) -
                 "ids": tuple(ids), "index": index, "group": str(number), "failed": (number, index) == (1, 2),
                 "rewards": (RewardEntry(None, "reward:exact", outcome), *steps),
             }  # fmt: skip
+            if masked:
+                tokens = [token for token, bit in zip(ids, mask, strict=True) if bit]
+                drawn = [others.sample(range(vocabulary), others.randrange(10, vocabulary)) for _ in tokens]
+                kept = [sorted({*some, token}) for some, token in zip(drawn, tokens, strict=True)]
+                fields["sampling_masks"] = encode(kept[:2]) + encode(kept[2:]) if kept[2:] else encode(kept)
             with torch.no_grad():
                 ours = scored(model, make_episode(tuple(mask), **fields))[0].tolist()
             told = iter([min(value + chance.gauss(0, 0.6), 0.0) for value in ours])
@@ -146,14 +158,21 @@ def by_hand(model: Any, groups: Sequence[Group], kind: str, loss: str, epochs: i
 
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "loss", "epochs"), [("token", "token_mean", 3), ("sequence", "sequence_mean", 2), ("token", "constant", 1)]
+    ("kind", "loss", "epochs", "masked"),
+    [
+        ("token", "token_mean", 3, False),
+        ("sequence", "sequence_mean", 2, False),
+        ("token", "constant", 1, False),
+        ("token", "token_mean", 2, True),
+        ("sequence", "sequence_mean", 1, True),
+    ],
 )
 def test_a_step_is_the_one_made_by_hand(
-    kind: Any, loss: Any, epochs: int, share: bool, tiny: Any, make_episode: Any, tmp_path: Path
+    kind: Any, loss: Any, epochs: int, masked: bool, share: bool, tiny: Any, make_episode: Any, tmp_path: Path
 ) -> None:
     model = tiny.model("qwen3", dtype="float64")
     copied = copy.deepcopy(model)
-    groups = sampled(copied, tiny.vocabulary, make_episode)
+    groups = sampled(copied, tiny.vocabulary, make_episode, masked)
     algorithm = {
         "preset": "grpo", "credit": "turn", "discount": DISCOUNT, "ratio": kind, "loss_aggregation": loss,
         "clip_low": CLIPS[kind][0], "clip_high": CLIPS[kind][1], "clip_dual": DUAL, "kl_coef": KL,

@@ -25,7 +25,7 @@ def _draw(logits: torch.Tensor, sampling: Sampling, count: int, ids: int | None 
     uniforms = Uniforms(0)
     settings = RowSettings.of([sampling] * count, CPU)
     numbers = torch.tensor([uniforms.draw() for _ in range(count)])
-    tokens, _ = sample(logits.expand(count, -1), numbers, settings, ids or logits.shape[-1])
+    tokens, *_ = sample(logits.expand(count, -1), numbers, settings, ids or logits.shape[-1])
     return np.bincount(tokens.numpy(), minlength=logits.shape[-1]) / count
 
 
@@ -70,7 +70,7 @@ def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
     numbers = torch.tensor([0.1, 0.9, 0.9, 0.9, 0.5, 0.7, 0.99])
     together = sample(logits, numbers, RowSettings.of(rows, CPU), 50)
     for i, row in enumerate(rows):
-        token, logprob = sample(logits[i : i + 1], numbers[i : i + 1], RowSettings.of([row], CPU), 50)
+        token, logprob, _ = sample(logits[i : i + 1], numbers[i : i + 1], RowSettings.of([row], CPU), 50)
         assert int(token) == int(together[0][i])
         assert float(logprob) == pytest.approx(float(together[1][i]), abs=1e-6)
         table = torch.log_softmax(logits[i] / (row.temperature or 1.0), -1)
@@ -81,7 +81,7 @@ def test_rows_of_a_batch_keep_to_their_own_settings() -> None:
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=40), st.sampled_from([0.0, 1e-7, 0.5, 1 - 2.0**-23]))
 def test_a_draw_is_always_an_id_with_mass(logits: list[float], uniform: float) -> None:
     row = torch.tensor([logits])
-    token, logprob = sample(row, torch.tensor([uniform]), RowSettings.of([Sampling(1)], CPU), len(logits))
+    token, logprob, _ = sample(row, torch.tensor([uniform]), RowSettings.of([Sampling(1)], CPU), len(logits))
     assert 0 <= int(token) < len(logits)
     assert torch.softmax(row, -1)[0, int(token)] > 0
     assert float(logprob) > -float("inf")
@@ -96,7 +96,7 @@ def test_a_draw_by_blocks_is_that_of_one_cumulative_sum(count: int) -> None:
     settings = RowSettings.of([Sampling(1)] * 40, CPU)
     # Two ids at the end that the tokenizer doesn't know.
     wide = torch.cat([logits, torch.full((40, 2), 9.0)], dim=1)
-    tokens, logprobs = sample(wide, numbers, settings, count, never)
+    tokens, logprobs, _ = sample(wide, numbers, settings, count, never)
     weights = logits.double().exp()
     weights[:, never] = 0
     cumulative = weights.cumsum(1)
@@ -125,7 +125,7 @@ def test_a_number_that_falls_between_two_blocks_draws_no_id_without_mass() -> No
             at_the_edge.nextafter(torch.tensor(0.0)),
             at_the_edge.nextafter(torch.tensor(1.0)),
         ):
-            tokens, _ = sample(logits, numbers.clamp(0, 1 - 2.0**-23), settings, 256)
+            tokens, *_ = sample(logits, numbers.clamp(0, 1 - 2.0**-23), settings, 256)
             assert bool((weights.gather(1, tokens[:, None]) > 0).all())
 
 

@@ -165,13 +165,14 @@ def test_the_probes_log_probabilities_are_read() -> None:
         (Sampling(1, top_p=0.5, top_k=3), True, False),
         (Sampling(1, top_k=3), True, False),
         (Sampling(1, min_p=0.1), True, False),
+        (Sampling(1, top_k=3, keep_masks=True), False, False),
         (Sampling(1, temperature=0.7), False, True),
     ],
 )
 def test_log_probabilities_that_would_be_others_are_refused(sampling: Sampling, raw: bool, processed: bool) -> None:
     assert (completions.problem(sampling, "raw") is None) == raw
     assert (completions.problem(sampling, "processed") is None) == processed
-    assert completions.problem(sampling, "exact") is None
+    assert (completions.problem(sampling, "exact") is None) == (not sampling.keep_masks)
 
 
 # A run.

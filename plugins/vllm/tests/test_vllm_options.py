@@ -9,7 +9,10 @@ import pytest
 from pydantic import ValidationError
 from vllm_help import OPTIONS, Weights, make_model, needs_vllm
 
+from toolrl.config.load import check_config
+from toolrl.config.remarks import missing_files
 from toolrl.errors import ConfigError
+from toolrl.plugins.registry import load_registry
 from toolrl.protocols import BuildContext
 from toolrl_plugin_vllm import build, packages
 from toolrl_plugin_vllm.engine import VllmEngine
@@ -31,6 +34,25 @@ def test_an_engine_that_is_not_installed_is_told_with_what_installs_it(monkeypat
         ConfigError, match=r"needs vLLM, which isn't installed: pip install 'toolrl-plugin-vllm\[cpu\]'"
     ):
         VllmEngineOptions().check_files()
+
+
+@pytest.mark.parametrize(
+    ("engine", "truncation", "refused"),
+    [
+        ("{use: vllm}", "top_k=20", None),
+        ("{use: vllm}", "top_p=0.9", "engine vllm: it records sampling masks with a rollout.top_k of 1 to 1024"),
+        ("{use: openai, options: {url: 'http://x'}}", "top_k=20", "engine openai: it records no sampling masks"),
+        ("{use: openai, options: {url: 'http://x'}}", "top_k=0", None),
+    ],
+)
+def test_sampling_masks_that_an_engine_does_not_record_are_refused(
+    engine: str, truncation: str, refused: str | None
+) -> None:
+    tree = {"model": {"path": "m"}, "environments": {"default": {"parser": "hermes"}}}
+    given = ["rollout.keep_sampling_masks=true", f"engine={engine}", f"rollout.{truncation}"]
+    registry = load_registry()
+    lines = "\n".join(missing_files(check_config(tree, given, registry=registry).config, registry))
+    assert (refused in lines) if refused else ("keep_sampling_masks" not in lines)
 
 
 def test_weights_in_eight_bits() -> None:

@@ -201,6 +201,11 @@ class RolloutConfig(Frame):
         le=1,
         description="Leaves out tokens with less than this share of the likeliest one's probability; 0 for none.",
     )
+    keep_sampling_masks: bool = Field(
+        False,
+        description="Record which tokens top_p, top_k and min_p left to draw each one from, and train on exactly the "
+        "distribution that was sampled (arXiv 2512.02556). Engines: transformers, and vllm with a top_k.",
+    )
     max_turn_tokens: int = Field(512, ge=1, description="Sampled tokens in one turn at most.")
     max_episode_tokens: int | None = Field(
         None, ge=2, description="All tokens of an episode at most; None for the model's context."
@@ -225,6 +230,11 @@ class RolloutConfig(Frame):
         le=1,
         description="A run stops when more than this share of a step's episodes failed, or of its tool calls crashed.",
     )
+
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens are left out when one is sampled."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     @model_validator(mode="before")
     @classmethod

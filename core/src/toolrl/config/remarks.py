@@ -40,6 +40,7 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
                 registry.get("clusters", config.cluster.component.use)
             except PluginError as error:
                 yield f"cluster.{field}: {error.message}; {error.hint}"
+    yield from _masks(config, registry)
     source = config.sft.from_run if config.sft is not None and "sft.data" in data else None
     if source is not None and not (Path(source) / "config.yaml").is_file():
         there = Path(source).is_dir()
@@ -51,6 +52,16 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
         problem = _missing_of(options)
         if problem is not None:
             yield f"{format_path((*site.path, 'options'))}: {problem}"
+
+
+def _masks(config: Config, registry: Registry) -> Iterator[str]:
+    """Why the engine can't record sampling masks, where it shall."""
+    rollout, use = config.rollout, config.engine.use
+    if rollout.keep_sampling_masks and rollout.truncates:
+        options, _ = check_options(registry.get("engines", use).component, config.engine.options)
+        check = getattr(options, "sampling_problem", lambda _: "it records no sampling masks; set it to false")
+        if problem := check(rollout):
+            yield f"rollout.keep_sampling_masks: engine {use}: {problem}"
 
 
 def _missing_of(options: BaseModel | None) -> str | None:
@@ -108,10 +119,12 @@ def _workers(config: Config) -> list[str]:
 
 def _sampling(config: Config) -> list[str]:
     rollout = config.rollout
-    if rollout.top_p == 1 and not rollout.top_k and not rollout.min_p:
+    if rollout.keep_sampling_masks and not rollout.truncates:
+        return ["rollout.keep_sampling_masks: no effect, as top_p, top_k and min_p leave no token out"]
+    if rollout.keep_sampling_masks or not rollout.truncates:
         return []
     return [
         f"rollout.top_p {rollout.top_p:g}, top_k {rollout.top_k} and min_p {rollout.min_p:g}: the policy that samples "
-        "isn't the one that is trained, whose log-probabilities are those before any truncation; leave them out for "
-        "training"
+        "isn't the one that is trained, whose log-probabilities are those before any truncation; set "
+        "rollout.keep_sampling_masks, or leave them out for training"
     ]

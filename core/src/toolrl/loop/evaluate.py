@@ -37,7 +37,7 @@ class Evaluator:
     async def groups(self, step: int) -> list[Group]:
         """The episodes of one evaluation."""
         sampling = {name: getattr(self.config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        limits, k = self.limits.at(**sampling), self.config.episodes_per_task
+        limits, k = self.limits.at(**sampling, keep_masks=False), self.config.episodes_per_task
         return await self.runner.run(self.tasks(), k, limits, round_id=f"eval-{step}", training=False)
 
     def metrics(self, groups: Sequence[Group]) -> dict[str, float]:

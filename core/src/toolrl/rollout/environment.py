@@ -82,6 +82,7 @@ class Limits:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    keep_masks: bool = False
 
     @property
     def policy_temperature(self) -> float:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Protocol
 
 from toolrl.chat.buffer import TokenBuffer
-from toolrl.errors import ExactnessError
+from toolrl.errors import EngineError, ExactnessError
 from toolrl.rollout.environment import Environment, Limits
 from toolrl.rollout.turn import TurnReader, TurnText
 from toolrl.types import (
@@ -62,7 +62,7 @@ class TrajectoryRun:
         self._reader = TurnReader(environment.parser, environment.end_flags)
         self._buffer = TokenBuffer()
         self._media: list[MediaInput] = []
-        self._routes = b""
+        self._routes, self._masks = b"", b""
         self._in_thinking = False
         self.text = TurnText(environment.chat, 0)
         """The last turn's."""
@@ -183,6 +183,7 @@ class TrajectoryRun:
                 top_p=limits.top_p,
                 top_k=limits.top_k,
                 min_p=limits.min_p,
+                keep_masks=limits.keep_masks,
                 stop=(*self._reader.stops(text.text, specs), *stop),
                 stop_token_ids=tuple(chat.end_ids),
                 seed=chance.getrandbits(63),
@@ -194,6 +195,9 @@ class TrajectoryRun:
                 raise _wrong_count(generation, left)
             self._buffer.sampled(generation.ids, generation.logprobs, generation.versions)
             self._routes += generation.routes[len(self._routes) :]
+            self._masks += generation.sampling_masks
+            if limits.keep_masks and generation.ids and not generation.sampling_masks:
+                raise EngineError("it records no sampling masks", hint="Set rollout.keep_sampling_masks to false.")
             text.extend(generation)
             parsed = self._reader.read(text, specs, in_thinking=self._in_thinking)
             if parsed.status != "continue" or text.stopped_by is None:
@@ -212,6 +216,7 @@ class TrajectoryRun:
             messages=tuple(self.messages),
             media=tuple(self._media),
             routes=self._routes or None,
+            sampling_masks=self._masks or None,
             role=self.role,
             trained=self.role not in self._environment.untrained_roles,
         )

@@ -33,7 +33,7 @@ _MAX_ITEMS = 4096
 
 _GIVEN = {"ids": 0, "loss_mask": 0, "logprobs": 0.0, "weight_versions": -1}
 """What a token that wasn't sampled has in each field of tokens but `ids`."""
-_LEFT_OUT = {(RewardEntry, "role"), (Turn, "usage")}
+_LEFT_OUT = {(RewardEntry, "role"), (Turn, "usage"), (Trajectory, "sampling_masks")}
 _LEFT_OUT |= {(Trajectory, "role"), (Trajectory, "trained"), (Trajectory, "teacher_logprobs")}
 """Fields that a record lacks where they have their default."""
 

@@ -226,7 +226,7 @@ class BaseTrainer:
     def _scored(self, score: TokenScorer, batch: MicroBatch, **options: Any) -> TokenLogprobs:
         """The trained tokens of a micro-batch under one of the models. `options` are the scorer's."""
         tensors = (batch.input_ids_BT, batch.attention_mask_BT, batch.loss_mask_BT)
-        return score(*tensors, media=batch.media, tree=batch.tree, **options)
+        return score(*tensors, media=batch.media, tree=batch.tree, kept=batch.kept, **options)
 
     def _update(self) -> dict[str, float]:
         skipped = self.skipped_steps

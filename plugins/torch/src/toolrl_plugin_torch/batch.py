@@ -29,6 +29,7 @@ from toolrl.types import Episode, MediaInput, common_beginning
 from toolrl_plugin_torch.objective.credit import Credit, token_advantages
 from toolrl_plugin_torch.prefixes.tree import WORTH_SHARING, TokenTree, grow
 from toolrl_plugin_torch.routes import Routers
+from toolrl_plugin_torch.sampling_masks import Kept, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Sample:
     """Experts of each token that another is predicted from, int16 `[tokens, L, K]`; None for the router's own."""
     episode_tokens: int | None = None
     """Trained tokens of all sequences of its episode; None where this is the only one."""
+    kept: Kept | None = None
+    """The ids that the trained tokens were drawn from; None for all."""
     teacher_logprobs: Sequence[float] | None = None
     """Of each token under a teacher; None where none scored the sequence."""
 
@@ -87,6 +90,8 @@ class MicroBatch:
     """The rows with what they have in common once, which is computed in their place."""
     routes_NLK: torch.Tensor | None = None
     """int16, on the CPU: the experts of each position that is computed, −1 for the router's own choice."""
+    kept: Kept | None = None
+    """The ids that the trained tokens were drawn from, row by row; None for all."""
     teacher_logprobs_BT: torch.Tensor | None = None
     """float32, the teachers' log-probabilities on trained tokens, NaN in rows that none scored; None without any."""
 
@@ -119,6 +124,9 @@ def episode_samples(episode: Episode, advantage: Credit, routers: Routers | None
             it.ids, it.loss_mask, it.logprobs, token_advantages(it, advantage), it.media,
             episode_tokens=tokens, teacher_logprobs=it.teacher_logprobs,
         )  # fmt: skip
+        if it.sampling_masks:
+            sampled = [token for token, bit in zip(it.ids, it.loss_mask, strict=True) if bit]
+            sample = replace(sample, kept=decode(it.sampling_masks, sampled))
         length = _trained_length(sample)
         if routers is not None and length:
             sample = replace(sample, routes=routers.decode(it.routes or b"", length - 1))
@@ -229,7 +237,8 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
     return MicroBatch(
         input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT,
         torch.tensor(tokens, dtype=torch.float32), tuple(rows), media,
-        routes_NLK=routes, teacher_logprobs_BT=teacher_logprobs_BT,
+        routes_NLK=routes, kept=Kept.joined([it.kept for it in chosen], [it.trained_tokens for it in chosen]),
+        teacher_logprobs_BT=teacher_logprobs_BT,
     )  # fmt: skip
 
 

@@ -11,8 +11,9 @@ logits finds out what this model does, and whether hidden states and head give i
 own logits at the needed positions are used: exact for every model, but with more memory; `TokenScorer.fallback` is
 the reason.
 
-Log-probabilities are those of softmax(logits / temperature) in float32 (float64 where the model is), which is what
-engines report for sampled tokens. Logits are in float32 from the head on, also those of 16-bit models.
+Log-probabilities are those of softmax(logits / temperature) in float32 (float64 where the model is), over the whole
+vocabulary or the ids that were kept (`sampling_masks.py`), which is what engines report for sampled tokens. Logits are
+in float32 from the head on, also those of 16-bit models.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from toolrl_plugin_torch.fused.model import FusedLayers
 from toolrl_plugin_torch.head import HeadTransform, probe_head, wide_linear
 from toolrl_plugin_torch.prefixes.tree import TokenTree
 from toolrl_plugin_torch.prefixes.tree_attention import model_inputs
+from toolrl_plugin_torch.sampling_masks import LOW, Kept
 from toolrl_plugin_torch.sharding.sequence_parallel import SequenceGroup
 
 logger = logging.getLogger(__name__)
@@ -92,10 +94,12 @@ class TokenScorer:
         entropy: bool = False,
         media: Mapping[str, torch.Tensor] | None = None,
         tree: TokenTree | None = None,
+        kept: Kept | None = None,
     ) -> TokenLogprobs:
         """Log-probabilities of the tokens under the mask, each given the tokens before it. `media`: more arguments of
         the model, for images among the tokens. `tree`: the rows as a tree, computed in their place, which takes
-        `over_trees` around this and the backward pass.
+        `over_trees` around this and the backward pass. `kept`: the ids that the tokens under the mask were drawn from,
+        row by row; those alone have a probability.
 
         The mask is aligned with the tokens and must be 0 on each row's first. Entropies carry a gradient too.
         """
@@ -114,6 +118,7 @@ class TokenScorer:
             if self.group is not None:
                 own_N, predictors_N = self.group.holds(predictors_N, tree.positions)
                 targets_N, labels_N = targets_N[own_N], labels_N[own_N]
+                kept = kept and kept.of(own_N)
         if self.parts is not None:
             base, head, transform = self.parts
             if tree is not None and self._fused is not None and self._fused.usable:
@@ -123,11 +128,11 @@ class TokenScorer:
                 hidden_NH = hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, predictors_N)
             logprobs_N, entropy_N = selected_logprobs(
                 hidden_NH, head.weight, head.bias, labels_N, temperature,
-                transform=transform, entropy=entropy,
+                transform=transform, entropy=entropy, kept=kept,
             )  # fmt: skip
         else:
             logits_NV = self._own_logits(inputs, predictors_N)
-            logprobs_N, entropy_N = _reduce_logits(logits_NV, labels_N, temperature, entropy)
+            logprobs_N, entropy_N = _reduce_logits(logits_NV, labels_N, temperature, entropy, kept)
 
         def spread(values_N: torch.Tensor) -> torch.Tensor:
             flat = values_N.new_zeros(input_ids_BT.numel()).index_copy(0, targets_N, values_N)
@@ -155,11 +160,13 @@ def selected_logprobs(
     *,
     transform: HeadTransform | None = None,
     entropy: bool = False,
+    kept: Kept | None = None,
     chunk_rows: int | None = None,
     keep: bool | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log softmax(transform(hidden · weightᵀ + bias) / temperature) at the labels, and the entropies (zeros where they
-    aren't asked for): two tensors [N], float32, or float64 where the hidden states are.
+    aren't asked for): two tensors [N], float32, or float64 where the hidden states are. With `kept` the softmax is that
+    over each row's kept ids.
 
     `chunk_rows` and `keep` (hold all chunks' exponentials for the backward pass) default to what fits the device.
     """
@@ -173,7 +180,7 @@ def selected_logprobs(
         keep = hidden_NH.shape[0] * vocabulary * wide.itemsize <= keep_bytes
     # A soft cap's derivative needs the logits themselves, which the probabilities don't give back.
     keep = keep and torch.is_grad_enabled() and transform.softcap is None
-    settings = _Settings(temperature, transform, entropy, chunk_rows, keep, wide)
+    settings = _Settings(temperature, transform, entropy, chunk_rows, keep, wide, kept)
     logprobs_N, entropy_N = _SelectedLogprobs.apply(hidden_NH, weight_VH, bias_V, labels_N, settings)
     return logprobs_N, entropy_N
 
@@ -191,6 +198,7 @@ class _Settings:
     chunk_rows: int
     keep: bool
     wide: torch.dtype
+    kept: Kept | None
 
     def chunks(self, count: int) -> Iterator[slice]:
         for start in range(0, count, self.chunk_rows):
@@ -200,6 +208,10 @@ class _Settings:
         """What softmax is taken of, in the wide type; a tensor of its own, free to be overwritten."""
         logits = self.transform.apply_(wide_linear(hidden, weight, bias, self.wide))
         return logits if self.temperature == 1.0 else logits.div_(self.temperature)
+
+    def truncate_(self, logits: torch.Tensor, rows: slice) -> torch.Tensor:
+        """In place, without the ids that weren't kept."""
+        return logits if self.kept is None else logits.masked_fill_(self.kept.dropped(rows.start, logits), LOW)
 
 
 class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
@@ -224,7 +236,7 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         total_N1 = hidden_NH.new_empty((count, 1), dtype=settings.wide)
         kept: list[torch.Tensor] = []
         for rows in settings.chunks(count):
-            logits = settings.logits(hidden_NH[rows], weight_VH, bias_V)
+            logits = settings.truncate_(settings.logits(hidden_NH[rows], weight_VH, bias_V), rows)
             selected = logits.gather(1, labels_N[rows, None]).squeeze(1)
             top = logits.amax(dim=1, keepdim=True)
             shifted = logits.sub_(top)
@@ -265,7 +277,7 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             else:
                 logits = settings.logits(hidden, weight_VH, bias_V)
                 capped = logits * settings.temperature if settings.transform.softcap is not None else None
-                probabilities = logits.softmax(dim=1)
+                probabilities = settings.truncate_(logits, rows).softmax(dim=1)
             grad = probabilities * -grad_logprobs_N[rows, None]
             grad.scatter_add_(1, labels_N[rows, None], grad_logprobs_N[rows, None])
             if settings.entropy:
@@ -320,10 +332,13 @@ def _grads_of_logprobs(ctx: Any, factor_N: torch.Tensor) -> tuple[torch.Tensor |
 
 
 def _reduce_logits(
-    logits_NV: torch.Tensor, labels_N: torch.Tensor, temperature: float, entropy: bool
+    logits_NV: torch.Tensor, labels_N: torch.Tensor, temperature: float, entropy: bool, kept: Kept | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same two tensors from given logits."""
     wide = torch.float64 if logits_NV.dtype == torch.float64 else torch.float32
-    all_NV = (logits_NV.to(wide) / temperature).log_softmax(dim=1)
+    logits_NV = logits_NV.to(wide) / temperature
+    if kept is not None:
+        logits_NV = logits_NV.masked_fill(kept.dropped(0, logits_NV), LOW)
+    all_NV = logits_NV.log_softmax(dim=1)
     chosen_N = all_NV.gather(1, labels_N[:, None]).squeeze(1)
     return chosen_N, -torch.linalg.vecdot(all_NV.exp(), all_NV) if entropy else torch.zeros_like(chosen_N)

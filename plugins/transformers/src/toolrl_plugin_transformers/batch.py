@@ -15,11 +15,12 @@ It has no threads: `worker.py` calls it from its own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from toolrl.errors import EngineError
@@ -163,10 +164,10 @@ class Batch:
         # On their way to the device before it has work to do: afterwards the copy would wait for that.
         uniforms = torch.tensor([row.uniforms.draw() for row in self.rows]).to(self.slots.shape.device)
         logits_BV = self.runner.decode(self.slots, self._ids, self._positions, self._length, self._shifts, self._shared)
-        self._ids, logprobs_B = sample(logits_BV, uniforms, self._settings, self.runner.ids, self.runner.never)
+        self._ids, *found = sample(logits_BV, uniforms, self._settings, self.runner.ids, self.runner.never)
         self._positions += 1
         self._length += 1
-        return self._accept(self.rows, self._ids, logprobs_B)
+        return self._accept(self.rows, self._ids, *found)
 
     def _gather(self) -> None:
         device = self.slots.shape.device
@@ -182,13 +183,15 @@ class Batch:
         self.rows = rows
         self._settings = None
 
-    def _accept(self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Request]:
+    def _accept(
+        self, rows: Sequence[Request], ids_B: torch.Tensor, logprobs_B: torch.Tensor, kept: Mapping[int, np.ndarray]
+    ) -> list[Request]:
         """Append a token to each row, and retire those that end with it."""
         done = []
         version = self.version
         self.sampled += len(rows)
-        for row, token, logprob in zip(rows, ids_B.tolist(), logprobs_B.tolist(), strict=True):
-            row.take(token, logprob, version)
+        for place, (row, token, logprob) in enumerate(zip(rows, ids_B.tolist(), logprobs_B.tolist(), strict=True)):
+            row.take(token, logprob, version, kept.get(place))
             if row.finish is not None:
                 done.append(row)
         if done:
@@ -293,8 +296,7 @@ class Batch:
         self._set_rows(self.rows + requests)
         uniforms = torch.tensor([request.uniforms.draw() for request in requests]).to(logits_BV.device)
         settings = RowSettings.of([request.sampling for request in requests], logits_BV.device)
-        ids_B, logprobs_B = sample(logits_BV, uniforms, settings, self.runner.ids, self.runner.never)
-        return self._accept(requests, ids_B, logprobs_B)
+        return self._accept(requests, *sample(logits_BV, uniforms, settings, self.runner.ids, self.runner.never))
 
     def _seat(self, request: Request, slot: int, reused: int) -> None:
         session = self.store.get(request.session)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from toolrl.config.model import RolloutConfig
 
 
 class TransformersEngineOptions(BaseModel):
@@ -36,6 +39,10 @@ class TransformersEngineOptions(BaseModel):
     return_routes: bool = Field(
         False, description="Record the experts of each token, for trainer.router_replay. For models with experts."
     )
+
+    def sampling_problem(self, rollout: RolloutConfig) -> str | None:
+        """Why it can't sample and record sampling masks like this, or None."""
+        return None
 
     def device_bytes(
         self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, overlap: bool

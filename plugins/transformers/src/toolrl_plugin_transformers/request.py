@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from toolrl.errors import EngineError
 from toolrl.types import Generation, MediaInput, Sampling
+from toolrl_plugin_torch.sampling_masks import encode
 from toolrl_plugin_transformers.images import NONE, Pictures, marked
 from toolrl_plugin_transformers.sampling import Uniforms
 from toolrl_plugin_transformers.stops import StopStrings
@@ -28,6 +31,8 @@ class Request:
     """Prompt, its images marked, and what was sampled so far; the session's own list once it is admitted."""
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    kept: list[np.ndarray] = field(default_factory=list)
+    """The ids that each sampled token was drawn from, where the request asks for them."""
     cached: int | None = None
     finish: str | None = None
     """Set when it is over: stop, length or error."""
@@ -46,8 +51,8 @@ class Request:
         """Tokens it can have at its end."""
         return len(self.prompt) + self.sampling.max_new_tokens
 
-    def take(self, token: int, logprob: float, version: int) -> None:
-        """Append a sampled token and see whether the request ends with it."""
+    def take(self, token: int, logprob: float, version: int, kept: np.ndarray | None = None) -> None:
+        """Append a sampled token, with the ids it was drawn from, and see whether the request ends with it."""
         if not math.isfinite(logprob):
             self.finish = "error"
             self.error = EngineError(
@@ -58,6 +63,8 @@ class Request:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
+        if kept is not None:
+            self.kept.append(kept)
         if token in self.stop_ids:
             self.finish, self.stopped_by = "stop", token
         elif self.stops is not None and self.stops.could_end(token):
@@ -76,4 +83,5 @@ class Request:
             versions=tuple(self.versions),
             cached=self.cached or 0,
             routes=self.routes,
+            sampling_masks=encode(self.kept) if self.kept else b"",
         )

@@ -7,12 +7,15 @@ of the logits, which depends on the shape of the batch).
 Log-probabilities are those of softmax(logits / temperature) over the model's whole vocabulary, before top-k,
 top-p and min-p: what a trainer computes. Ids beyond the tokenizer's and the placeholders of images are never drawn; a
 trained model gives them no mass worth naming.
+
+With `Sampling.keep_masks` a truncated row's log-probability is that of what it was drawn from: of softmax over the
+tokens that were kept, which are returned too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -52,6 +55,8 @@ class RowSettings:
     min_p_R1: Tensor | None = None
     widest: int | None = None
     """The largest top-k of those rows; None where one of them has none."""
+    masked: list[int] = field(default_factory=list)
+    """Those of the R rows whose kept tokens are returned."""
 
     @classmethod
     def of(cls, rows: Sequence[Sampling], device: torch.device) -> RowSettings:
@@ -78,14 +83,15 @@ class RowSettings:
             tensor([rows[i].top_p for i in cut], device=device)[:, None],
             tensor([rows[i].min_p for i in cut], device=device)[:, None],
             max(top_k) if all(top_k) else None,
+            [i for i in cut if rows[i].keep_masks],
         )
 
 
 def sample(
     logits_BV: Tensor, uniforms_B: Tensor, settings: RowSettings, ids: int, never: Sequence[int] = ()
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, dict[int, np.ndarray]]:
     """Draw one token a row, by its number in [0, 1), among the first `ids` of the vocabulary, those in `never` left
-    out: (token ids [B], log-probabilities [B])."""
+    out: (token ids [B], log-probabilities [B], the ids that `settings.masked` rows kept, ascending, by row)."""
     logits_BV = logits_BV.float()
     if settings.temperature_B1 is not None:
         logits_BV = logits_BV / settings.temperature_B1
@@ -105,7 +111,14 @@ def sample(
             drawable_BV[:, list(never)] = -torch.inf
         best_B1 = drawable_BV.argmax(-1, keepdim=True)
         tokens_B1 = torch.where(settings.greedy_B[:, None], best_B1, tokens_B1)
-    return tokens_B1[:, 0], (logits_BV.gather(1, tokens_B1) - top_B1 - log_total_B1)[:, 0]
+    kept: dict[int, np.ndarray] = {}
+    if settings.masked:
+        weights_KV = weights_BV[settings.masked]
+        log_total_B1[settings.masked] = weights_KV.sum(-1, keepdim=True).log_()
+        row_M, id_M = weights_KV.nonzero(as_tuple=True)
+        counts = row_M.bincount(minlength=len(settings.masked)).tolist()
+        kept = {row: part.numpy() for row, part in zip(settings.masked, id_M.int().cpu().split(counts), strict=True)}
+    return tokens_B1[:, 0], (logits_BV.gather(1, tokens_B1) - top_B1 - log_total_B1)[:, 0], kept
 
 
 def _draw(weights_BV: Tensor, uniforms_B1: Tensor) -> Tensor:

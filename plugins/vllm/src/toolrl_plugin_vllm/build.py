@@ -16,7 +16,7 @@ from typing import Any
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
 from toolrl_plugin_vllm import devices, packages
-from toolrl_plugin_vllm.options import VllmEngineOptions
+from toolrl_plugin_vllm.options import MOST_KEPT, VllmEngineOptions
 from toolrl_plugin_vllm.requests import new_seed
 
 GIB = 1 << 30
@@ -129,6 +129,7 @@ def arguments(
         "enforce_eager": cpu if options.eager is None else options.eager,
         "enable_prefix_caching": True,
         "logprobs_mode": "raw_logprobs",
+        "max_logprobs": MOST_KEPT,
         # Else vLLM begins a step while the one before is read. What it began with older weights it drops at an update.
         "async_scheduling": False if cpu or deterministic else None,
         "worker_extension_cls": _EXTENSION,

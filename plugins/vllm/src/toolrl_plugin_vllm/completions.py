@@ -88,6 +88,8 @@ class VllmDialect:
 
 def problem(sampling: Sampling, logprobs: Logprobs) -> str | None:
     """Why the server's log-probabilities would be others than those that toolrl means, or None."""
+    if sampling.keep_masks:
+        return "the engine openai records no sampling masks"
     if logprobs == "raw" and sampling.temperature not in (0, 1):
         return f"the server's log-probabilities are those before the temperature, and it is {sampling.temperature:g}"
     truncated = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)

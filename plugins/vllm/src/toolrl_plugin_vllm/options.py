@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from toolrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolrl.config.model import RolloutConfig
 
 OWNED = {
     "model": "model.path",
@@ -51,6 +54,10 @@ class VllmParserOptions(BaseModel):
         "model's own.",
     )
 
+
+MOST_KEPT = 1024
+"""Tokens that one may be drawn from, where they are recorded."""
+NEEDS_TOP_K = f"it records sampling masks with a rollout.top_k of 1 to {MOST_KEPT}, which bounds their size"
 
 BESIDE = 0.4
 """Of a GPU's memory, beside the trainer's model."""
@@ -184,6 +191,10 @@ class VllmEngineOptions(BaseModel):
 
         if packages.folder() is None:
             raise ConfigError(f"needs vLLM, which isn't installed: {packages.INSTALL}")
+
+    def sampling_problem(self, rollout: RolloutConfig) -> str | None:
+        """Why it can't sample and record sampling masks like this, or None."""
+        return None if 0 < rollout.top_k <= MOST_KEPT else NEEDS_TOP_K
 
     @property
     def parts(self) -> int:

@@ -264,9 +264,10 @@ def _done(group: Group) -> asyncio.Future[Group]:
 
 
 def _to_record(it: _BufferedGroup) -> Mapping[str, Any] | None:
-    """A group as JSON values, without its task, which the data set gives again. None for one with images or routes:
-    tensors are no JSON."""
-    if any(part.media or part.routes for episode in it.group.episodes for part in episode.trajectories):
+    """A group as JSON values, without its task, which the data set gives again. None for one with images, routes or
+    sampling masks: tensors are no JSON."""
+    parts = [part for episode in it.group.episodes for part in episode.trajectories]
+    if any(part.media or part.routes or part.sampling_masks for part in parts):
         return None
     episodes = [episode_to_json(replace(episode, task=Task(episode.task.id, ()))) for episode in it.group.episodes]
     return {"row": it.row, "version": it.version, "uses": it.uses, "group": it.group.id, "episodes": episodes}
