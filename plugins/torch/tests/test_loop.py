@@ -21,7 +21,7 @@ from toolrl.protocols import StepReport
 from toolrl.rollout.environment import Environment, Limits, NamedReward
 from toolrl.rollout.runner import Runner
 from toolrl.tools.toolbox import ToolBox
-from toolrl.types import CallRecord, Episode, Group, RewardEntry, Score, ToolCall, ToolResult
+from toolrl.types import CallError, CallRecord, Episode, Group, RewardEntry, Score, ToolCall, ToolResult
 from toolrl_plugin_torch.fine_tuning.loop import FineTuningLoop
 from toolrl_plugin_torch.loop.batches import DataPosition, Demand, SynchronousBatches
 from toolrl_plugin_torch.loop.training import TrainingLoop
@@ -322,13 +322,14 @@ def _update_threads() -> list[str]:
 # What the run warns of.
 
 
+BROKEN = {0: [CallRecord(CallError("unclosed", "?"), ToolResult("?", error="malformed"))]}
 CALLED = {0: [CallRecord(ToolCall("calculator", {}), ToolResult("4"))]}
 Outcome = Callable[[int, int, bool], float]
 """The reward by step, task and whether the episode calls the tool."""
 
 
 class Given(SynchronousBatches):
-    """Steps of eight groups, of which half the episodes call while `calls(step)` says so."""
+    """Steps of eight groups, of which half the episodes call while `calls(step)` says so, and one tries in vain."""
 
     def __init__(self, calls: Callable[[int], bool], reward: Outcome) -> None:
         self.calls, self.reward = calls, reward
@@ -341,7 +342,11 @@ class Given(SynchronousBatches):
         for index in range(4):
             called = self.calls(step) and index < 2
             reward = RewardEntry(None, "reward:r", self.reward(step, number, called))
-            episodes.append(make_episode("x", "y", calls=CALLED if called else {}, rewards=(reward,), index=index))
+            episodes.append(
+                make_episode(
+                    "x", "y", calls=CALLED if called else BROKEN if index == 3 else {}, rewards=(reward,), index=index
+                )
+            )
         return Group(f"{step}/{number}", make_task(), tuple(episodes))
 
     def trained(self, step: int) -> None: ...
@@ -379,8 +384,8 @@ def by_task(step: int, number: int, called: bool) -> float:
     [
         (always, helpful, 0.0, {}, []),
         (always, chance, 0.0, {}, ["episodes that called a tool came out no better than others of the same task: "]),
-        (never, chance, 0.0, {}, ["none of 640 episodes called a tool, and their environments have some"]),
-        (at_first, helpful, 0.0, {}, ["an episode makes 0.025 calls, and once made 0.5."]),
+        (never, chance, 0.0, {}, ["in none of 640 episodes did a call succeed, and their environments have tools"]),
+        (at_first, helpful, 0.0, {}, ["an episode makes 0.025 calls that succeed, and once made 0.5."]),
         (always, lambda *_: 1.0, 1.0, {}, ["every episode got the reward 1: there is nothing to learn from"]),
         (always, by_task, 1.0, {}, ["in no group did rewards differ"]),
         (always, by_task, 1.0, {"preset": "reinforce_plus_plus"}, []),

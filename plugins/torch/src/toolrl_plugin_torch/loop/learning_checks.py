@@ -2,7 +2,7 @@
 
 Each step's new groups are looked at, over the last `WINDOW` steps; each warning is logged once:
 
-- no calls although there are tools, or hardly any any more;
+- no calls although there are tools, or hardly any more; those that were answered by an error don't count;
 - the same reward in all episodes, or in all episodes of each group, so that nothing has an advantage;
 - episodes that call a tool come out no better than others of the same group. Of each group with both the difference of
   their mean outcomes is taken; the mean d of these differences has the standard error s = deviation / √groups. With at
@@ -67,7 +67,7 @@ class LearningChecks:
         offered = [episode for episode in scored if episode.environment in self._with_tools]
         rewards = [episode.reward for episode in scored]
         step = _Step(
-            calls=sum(len(episode.calls) for episode in offered),
+            calls=sum(map(_answered, offered)),
             episodes=len(offered),
             rewards=(min(rewards), max(rewards)) if rewards else None,
             flat=metrics.get("groups/flat") == 1.0,
@@ -83,7 +83,7 @@ class LearningChecks:
                 _log.warning("the last %d steps: %s (said once)", WINDOW, found[kind])
 
     def _gain(self, episodes: Sequence[Episode]) -> float | None:
-        called = [bool(episode.calls) for episode in episodes]
+        called = [_answered(episode) > 0 for episode in episodes]
         if len(set(called)) < 2:
             return None
         found = list(zip(called, outcomes(episodes, self._metric), strict=True))
@@ -96,15 +96,15 @@ class LearningChecks:
         mean = sum(step.calls for step in self._steps) / max(episodes, 1)
         if episodes and mean < _FEW <= self._most_calls / 5:
             return (
-                f"an episode makes {mean:.2g} calls, and once made {self._most_calls:.2g}. If tools should help, check "
-                "in the metrics whether calls fail (calls/error/*) or cost too much (reward/call_cost/mean), and in "
-                "the report whether the reward is earned without them"
+                f"an episode makes {mean:.2g} calls that succeed, and once made {self._most_calls:.2g}. If tools "
+                "should help, check in the metrics whether calls fail (calls/error/*) or cost too much "
+                "(reward/call_cost/mean), and in the report whether the reward is earned without them"
             )
         if episodes and not mean:
             return (
-                f"none of {episodes} episodes called a tool, and their environments have some. Check in the report "
-                "whether the model tries, and environments.*.parser reads it; a model that doesn't try needs a "
-                "system_prompt that asks for calls, or fine-tuning first (toolrl sft)"
+                f"in none of {episodes} episodes did a call succeed, and their environments have tools. Check in the "
+                "report whether the model tries, environments.*.parser reads it, and the tool answers; a model that "
+                "doesn't try needs a system_prompt that asks for calls, or fine-tuning first (toolrl sft)"
             )
         return None
 
@@ -135,3 +135,8 @@ class LearningChecks:
             f"{error:.3f}, over {len(gains)} groups with both. Check in the report what tools answer, and what the "
             "model makes of it"
         )
+
+
+def _answered(episode: Episode) -> int:
+    """Calls that were answered without an error."""
+    return sum(record.result.error is None for record in episode.calls)
