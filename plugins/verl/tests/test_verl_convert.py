@@ -270,6 +270,13 @@ def test_a_reward_model_that_is_off_is_nothing_to_tell() -> None:
     assert "reward_model.enable" not in lost(report)
 
 
+def test_samples_are_not_weighed_twice() -> None:
+    overrides = ("ACTOR.policy_loss.loss_mode=dppo_tv", "algorithm.rollout_correction.rollout_is=token")
+    config, report = converted(*overrides)
+    assert "importance" not in config["algorithm"]
+    assert "weighs samples already" in lost(report)["algorithm.rollout_correction.rollout_is"]
+
+
 @pytest.mark.parametrize("loop", [None, "single_turn_agent", "tool_agent"])
 def test_rows_that_verl_runs_without_tools_are_told(loop: str | None) -> None:
     overrides = ["actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml"]
@@ -306,6 +313,12 @@ KL_TYPE = "ACTOR.kl_loss_type"
             {"ratio": "sequence", "clip_high": 4e-4, "clip_dual": None},
         ),
         (["ACTOR.policy_loss.loss_mode=cispo"], {"surrogate": "cispo", "clip_dual": None}),
+        (["algorithm.adv_estimator=gdpo"], {"preset": "grpo", "advantage": "gdpo", "scale": None}),
+        (
+            ["ACTOR.policy_loss.loss_mode=dppo_kl", "ACTOR.clip_ratio_high=0.1", "ACTOR.clip_ratio_c=20.0"],
+            {"clip_low": None, "policy_loss": {"use": "dppo", "options": {
+                "divergence": "kl", "clip_low": 0.2, "clip_high": 0.1, "ratio_cap": 20.0}}},
+        ),
         ([KL, f"{KL_TYPE}=mse"], {"kl_estimator": "k2", "kl_correction": False}),
         ([KL, f"{KL_TYPE}=k1+"], {"kl_estimator": "k1", "kl_correction": True}),
         ([KL, f"{KL_TYPE}=low_var_kl+"], {"kl_estimator": None, "kl_correction": True}),

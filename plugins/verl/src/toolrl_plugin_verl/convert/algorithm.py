@@ -15,7 +15,11 @@ _PRESETS = {
     "reinforce_plus_plus": "reinforce_plus_plus",
     "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
     "gae": "ppo",
+    "gdpo": "grpo",
+    "maxrl": "grpo",
 }
+_ESTIMATORS = ("gdpo", "maxrl")
+"""Estimators that are components here."""
 _ALONE = ("ppo", "reinforce_plus_plus")
 """What needs no second episode of a task."""
 _LOSSES = {
@@ -39,7 +43,9 @@ def algorithm(settings: Conversion) -> dict[str, Any]:
     preset = _preset(settings)
     result: dict[str, Any] = {"preset": preset, "group_size": _group(settings, preset)}
     by_deviation = settings.flag("algorithm.norm_adv_by_std_in_grpo")
-    if preset == "grpo":
+    if (estimator := settings.get("algorithm.adv_estimator")) in _ESTIMATORS:
+        result["advantage"] = estimator
+    elif preset == "grpo":
         result["scale"] = "std" if by_deviation else "none"
     result["loss_aggregation"] = _loss(settings)
     result |= _surrogate(settings)
@@ -51,7 +57,12 @@ def algorithm(settings: Conversion) -> dict[str, Any]:
         result["entropy_coef"] = entropy
     result |= _flat_groups(settings, result["group_size"])
     result |= _overlong(settings)
-    return result | _importance(settings)
+    if settings.get("algorithm.gdpo_reward_keys"):
+        settings.lose(
+            "algorithm.gdpo_reward_keys",
+            "`gdpo` compares what each reward function gives: make each key one of its own",
+        )
+    return result | _importance(settings, weighed="policy_loss" in result)
 
 
 def _preset(settings: Conversion) -> str:
@@ -101,6 +112,12 @@ def _surrogate(settings: Conversion) -> dict[str, Any]:
         return {"ratio": "sequence", **result}
     if mode == "cispo":
         return {"surrogate": "cispo", **result}
+    if mode in ("dppo_tv", "dppo_kl"):
+        settings.remark(
+            "algorithm.policy_loss: dppo compares with the probabilities as sampled, as verl's bypass_mode does"
+        )
+        cap = settings.number(f"{_ACTOR}.clip_ratio_c", least=1.0 + 1e-9)
+        return {"policy_loss": {"use": "dppo", "options": {"divergence": str(mode)[-2:], **result, "ratio_cap": cap}}}
     if mode not in (None, "vanilla"):
         settings.lose(f"{_ACTOR}.policy_loss.loss_mode", f"{mode!r} isn't there; the loss is the clipped surrogate")
     result["clip_dual"] = settings.number(f"{_ACTOR}.clip_ratio_c", least=1.0 + 1e-9)
@@ -168,7 +185,7 @@ def _overlong(settings: Conversion) -> dict[str, Any]:
     return {"overlong": {"tokens": tokens, "buffer": buffer, "penalty": penalty}}
 
 
-def _importance(settings: Conversion) -> dict[str, Any]:
+def _importance(settings: Conversion, *, weighed: bool) -> dict[str, Any]:
     place = "algorithm.rollout_correction"
     level = settings.get(f"{place}.rollout_is")
     cap = settings.number(f"{place}.rollout_is_threshold")
@@ -177,6 +194,11 @@ def _importance(settings: Conversion) -> dict[str, Any]:
     if level is None and old_cap > 0:
         level, cap = "token", old_cap
     if level in (None, False):
+        return {}
+    if weighed:
+        settings.lose(
+            f"{place}.rollout_is", "dppo's ratio is to the probabilities as sampled, which weighs samples already"
+        )
         return {}
     if level not in ("token", "sequence") or cap <= 1:
         settings.lose(f"{place}.rollout_is", f"{level!r} with the threshold {cap:g} isn't there")
