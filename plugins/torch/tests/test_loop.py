@@ -389,6 +389,7 @@ def by_task(step: int, number: int, called: bool) -> float:
         (always, lambda *_: 1.0, 1.0, {}, ["every episode got the reward 1: there is nothing to learn from"]),
         (always, by_task, 1.0, {}, ["in no group did rewards differ"]),
         (always, by_task, 1.0, {"preset": "reinforce_plus_plus"}, []),
+        (always, by_task, 1.0, {"distillation": {"teachers": {"default": {"model": "m"}}}}, []),
     ],
 )
 def test_what_keeps_a_run_from_learning_is_said_once(

@@ -56,6 +56,8 @@ class LearningChecks:
         by_group = algorithm.advantage is None and algorithm.baseline in ("group_mean", "leave_one_out")
         self._flat_is_lost = algorithm.drop_flat_groups or by_group
         """Whether a group of equal rewards teaches nothing: they are compared with no other group's."""
+        self._by_rewards = algorithm.distillation is None
+        """Whether nothing is learned but by rewards."""
         self._metric: str = algorithm.filter_metric
         self._steps: deque[_Step] = deque(maxlen=WINDOW)
         self._most_calls = 0.0
@@ -77,7 +79,8 @@ class LearningChecks:
         if step.episodes:
             self._most_calls = max(self._most_calls, step.calls / step.episodes)
         if len(self._steps) == WINDOW:
-            found = {"calls": self._calls(), "rewards": self._rewards(), "help": self._help()}
+            rewards = self._rewards() if self._by_rewards else None
+            found = {"calls": self._calls(), "rewards": rewards, "help": self._help()}
             for kind in [kind for kind, text in found.items() if text is not None and kind not in self._warned]:
                 self._warned.add(kind)
                 _log.warning("the last %d steps: %s (said once)", WINDOW, found[kind])
@@ -133,7 +136,7 @@ class LearningChecks:
         return (
             f"episodes that called a tool came out no better than others of the same task: {mean:+.3f}, standard error "
             f"{error:.3f}, over {len(gains)} groups with both. Check in the report what tools answer, and what the "
-            "model makes of it"
+            "model makes of it; `toolrl eval --ablate` measures whether they help"
         )
 
 
