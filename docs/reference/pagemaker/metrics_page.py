@@ -17,7 +17,7 @@ MODULES = (
     "loop.data", "torch:loop.batches", "torch:loop.difficulty", "torch:loop.overlap", "torch:loop.training",
     "loop.evaluate", "torch:fine_tuning.loop", "torch:trainer", "torch:base_trainer", "torch:critic",
     "torch:objective.loss", "torch:objective.credit", "torch:objective.distillation",
-    "torch:loop.teachers",
+    "torch:objective.kl_reward", "torch:loop.teachers",
     "ray:worker_pool", "tools.restart_counts",
 )  # fmt: skip
 """Where names are written that don't stand in the docstring."""
@@ -51,7 +51,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "importance/rejected": "Share of tokens that were left out; only with `algorithm.rejection`.",
         "approx_kl": "Estimate of KL(old policy ‖ policy): how far the step's updates went.",
         "kl": "Estimate of KL(policy ‖ reference) over the sampled tokens of `episodes/trained`, weighed by policy "
-        "over rollout; only with `algorithm.kl_coef` or `algorithm.reference`.",
+        "over rollout; only with `algorithm.kl_coef` or `algorithm.reference`. With `kl_in: reward` the mean of the "
+        "sampling policy's log-probability less the reference's over all episodes that didn't fail.",
+        "kl/penalty": "Mean over episodes of what it adds to the reward; only with `algorithm.kl_in: reward`.",
         "distillation/kl": "Mean of log policy − log teacher over the sampled tokens, the policy as it sampled: it "
         "estimates KL(policy ‖ teacher) of a token; with several environments also by environment, as "
         "`distillation/kl/<name>`; only with `algorithm.distillation`.",

@@ -182,6 +182,12 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["MULTI.format=qwen3_coder"], "ENV.parser", "qwen3_coder"),
         (["MULTI.format=gpt-oss"], "ENV.chat_format", {"use": "renderers", "options": {"renderer": "gpt-oss"}}),
         (["MULTI.format=deepseek_v4"], "ENV.parser.options.renderer", "deepseek-v4"),
+        (["algorithm.use_kl_in_reward=True", "ACTOR.use_kl_loss=False"], "algorithm.kl_in", "reward"),
+        (
+            ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.kl_coef=0.1", "ACTOR.use_kl_loss=False"],
+            "algorithm.kl_coef",
+            0.1,
+        ),
         (["MULTI.format=kimi"], "ENV.parser", "renderers"),
         (["MULTI.max_assistant_turns='5'"], "ENV.max_turns", 5),
         (["MULTI.enable=true"], "ENV.max_turns", 32),
@@ -225,7 +231,6 @@ def test_settings_are_carried_over(overrides: list[str], where: str, value: Any)
     [
         ("algorithm.adv_estimator=remax", "'remax' isn't there; the config trains with GRPO"),
         ("ROLLOUT.n=1", "nothing to be compared with"),
-        ("algorithm.use_kl_in_reward=True", "no KL term in the reward"),
         ("reward_model.enable=True", "no reward model"),
         ("reward_model.reward_manager=prime_math", "what the reward manager 'prime_math' adds"),
         ("reward_model.overlong_buffer.enable=True", "a buffer of 0 of 512 tokens and a penalty of 0 do nothing"),

@@ -236,6 +236,10 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         allow_inf_nan=False,
         description="Weight of the KL divergence from the reference, the model at the start.",
     )
+    kl_in: Literal["loss", "reward"] = Field(
+        "loss",
+        description="Where the divergence counts: as a term of the loss, or taken off the reward token by token.",
+    )
     reference: ReferenceConfig | None = Field(
         None,
         description="`{}` measures `kl` with a `kl_coef` of 0 too; its settings let the reference follow the policy.",
@@ -266,6 +270,11 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
     def has_reference(self) -> bool:
         """Whether a divergence from the reference is computed."""
         return bool(self.kl_coef) or self.reference is not None
+
+    @property
+    def loss_kl_coef(self) -> float:
+        """Weight of the loss's KL term."""
+        return self.kl_coef if self.kl_in == "loss" else 0.0
 
     @model_validator(mode="before")
     @classmethod
@@ -304,6 +313,7 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
             )
         if self.kl_coef and self.kl_estimator == "k1" and not self.kl_correction:
             raise ValueError("kl_estimator: k1 has no gradient without kl_correction; take k2 or k3, or correct it")
+        self._check_kl_in_reward()
         if self.discount != 1.0 and self.credit != "turn":
             raise ValueError("discount: without effect unless `credit` is `turn`")
         void = [name for name in ("importance", "rejection") if getattr(self, name) is not None]
@@ -314,6 +324,19 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         if self.clip_dual is not None and self.surrogate != "clip":
             raise ValueError(f"clip_dual: without effect beside the surrogate {self.surrogate!r}")
         return self
+
+    def _check_kl_in_reward(self) -> None:
+        if self.kl_in == "loss":
+            return
+        if not self.kl_coef:
+            raise ValueError("kl_in: without effect unless `kl_coef` is set")
+        if (self.kl_estimator == "k2" or not self.kl_correction) and self.distillation is None:
+            raise ValueError("kl_estimator, kl_correction: without effect beside `kl_in: reward`, which takes k1")
+        if self.credit == "turn" and self.baseline != "critic" and self.scale != "none" and not self.advantage:
+            raise ValueError(
+                f"scale: {self.scale} divides what turns are given by its own deviation, so that `kl_coef` would have "
+                "no effect with `kl_in: reward` and `credit: turn`; set it to none"
+            )
 
     def _check_critic(self) -> None:
         if self.baseline != "critic":

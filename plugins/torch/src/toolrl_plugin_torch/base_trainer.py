@@ -205,13 +205,14 @@ class BaseTrainer:
         pad = self.policy.tokenizer.pad_token_id
         return 0 if pad is None else int(pad)
 
-    def _micro_batches(self, samples: Sequence[Sample], groups: Sequence[Hashable]) -> list[MicroBatch]:
-        """This rank's share of the samples of all ranks. `groups` names the group of each."""
+    def _micro_batches(
+        self, samples: Sequence[Sample], groups: Sequence[Hashable]
+    ) -> tuple[list[MicroBatch], Sequence[int]]:
+        """This rank's share of the samples of all ranks, and which these are. `groups` names the group of each."""
         budget, what = self._settings.tokens_per_microbatch, f"micro-batches of step {self.step + 1}"
-        batches, _ = self._parallel.micro_batches(
+        return self._parallel.micro_batches(
             samples, groups, budget, pad_id=self._pad_id(), share=self.shares, what=what
         )
-        return batches
 
     @contextmanager
     def _computing(self, batch: MicroBatch) -> Iterator[None]:

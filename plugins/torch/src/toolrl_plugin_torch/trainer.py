@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,6 +25,7 @@ from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
 from toolrl_plugin_torch.objective.distillation import distillation_metrics, taught
+from toolrl_plugin_torch.objective.kl_reward import scored_episodes, with_kl
 from toolrl_plugin_torch.objective.loss import (
     LossStatistics,
     Normaliser,
@@ -37,6 +37,7 @@ from toolrl_plugin_torch.objective.loss import (
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.routes import Routers
+from toolrl_plugin_torch.sharding.rank0_estimator import Rank0Estimator
 
 
 @dataclass
@@ -92,8 +93,9 @@ class PolicyTrainer(BaseTrainer):
         if settings.router_replay:
             self.routers = Routers(self._score.model, "trainer.router_replay")
         self._algorithm = algorithm
-        self._estimator = estimator and _Rank0Estimator(estimator, ranks)
+        self._estimator = estimator and Rank0Estimator(estimator, ranks)
         self._custom_loss = custom_loss
+        self._in_loss = algorithm.kl_in == "loss" or "reference" in needs
         self._entropy = bool(algorithm.entropy_coef) or "entropy" in needs
         self._temperature = temperature
         self._longest = longest
@@ -108,6 +110,7 @@ class PolicyTrainer(BaseTrainer):
     def update(self, groups: Sequence[Group]) -> dict[str, float]:
         """One step: all updates from its groups, and their metrics. A step without any gradient changes nothing."""
         self.ranks.use_device()
+        groups, of_kl = self._with_kl(groups)
         credited = credit(groups, self._algorithm, self.critic or self._estimator)
         samples = [
             episode_samples(episode, advantage, self.routers)
@@ -128,7 +131,7 @@ class PolicyTrainer(BaseTrainer):
             # Later updates of the step start from another policy than the one that sampled.
             for update in updates:
                 update.old = [self._logprobs(self._score, batch) for batch in update.batches]
-        if self._reference is not None:
+        if self._reference is not None and self._in_loss:
             with self._reference.on_device:  # Before any update, so once a step.
                 for update in updates:
                     update.reference = [self._logprobs(self._reference.score, batch) for batch in update.batches]
@@ -143,9 +146,25 @@ class PolicyTrainer(BaseTrainer):
         if self._reference is not None:
             self._reference.sync(self.step + 1)
         self._complete()
-        metrics |= {**sampled_entropy(groups), **distillation_metrics(groups), **credited.metrics}
+        metrics |= {**sampled_entropy(groups), **distillation_metrics(groups), **credited.metrics, **of_kl}
         metrics["updates"] = float(len(passes))
         return {**_loss_metrics(LossStatistics.total(of_ranks)), **metrics}
+
+    def _with_kl(self, groups: Sequence[Group]) -> tuple[Sequence[Group], dict[str, float]]:
+        """The groups, their rewards less the divergence from the reference with `kl_in: reward`, and its metrics."""
+        if self._reference is None or self._algorithm.kl_in == "loss":
+            return groups, {}
+        trained = [(episode.group, it) for episode in scored_episodes(groups) for it in episode_samples(episode, 0.0)]
+        batches, mine = self._micro_batches([sample for _, sample in trained], [group for group, _ in trained])
+        logprobs: dict[int, list[float]] = {}
+        with self._reference.on_device:
+            for batch in batches:
+                logprobs_BT = self._logprobs(self._reference.score, batch).cpu()
+                for row, index in enumerate(batch.samples):
+                    logprobs[mine[index]] = logprobs_BT[row, batch.loss_mask_BT[row]].tolist()
+        for part in self.ranks.gather(logprobs, f"the reference of step {self.step + 1}"):
+            logprobs |= part
+        return with_kl(groups, [logprobs.get(place, []) for place in range(len(trained))], self._algorithm.kl_coef)
 
     def _plan(self, episodes: Sequence[Sequence[Sample]], groups: Sequence[str]) -> _Update:
         """Micro-batches of the episodes' samples that move the policy, normalised over all samples of all ranks.
@@ -164,10 +183,10 @@ class PolicyTrainer(BaseTrainer):
             for sample in of_episode
         ]
         algorithm = self._algorithm
-        if not (algorithm.kl_coef or algorithm.entropy_coef or self._custom_loss):
+        if not (algorithm.loss_kl_coef or algorithm.entropy_coef or self._custom_loss):
             by_loss = algorithm.distillation is not None and algorithm.distillation.kl_as == "loss"
             samples = [it for it in samples if any(it[0].advantages) or (by_loss and it[0].teacher_logprobs)]
-        batches = self._micro_batches([sample for sample, _ in samples], [owner for _, owner in samples])
+        batches, _ = self._micro_batches([sample for sample, _ in samples], [owner for _, owner in samples])
         return _Update(batches, normaliser)
 
     def _one_update(self, update: _Update, measured: LossStatistics, *, first: bool) -> dict[str, float]:
@@ -226,20 +245,6 @@ def _tokens(samples: Sequence[Sample]) -> int:
     return sum(sample.trained_tokens for sample in samples)
 
 
-class _Rank0Estimator:
-    """Runs an `AdvantageEstimator` on the first rank alone and broadcasts its advantages: it may draw random numbers or
-    call a server."""
-
-    def __init__(self, estimator: AdvantageEstimator, ranks: Ranks) -> None:
-        self.label = type(estimator).__name__
-        self._estimator = estimator
-        self._ranks = ranks
-
-    def advantages(self, groups: Sequence[Group]) -> Any:
-        """As the estimator's."""
-        return self._ranks.by_first(lambda: [list(of) for of in self._estimator.advantages(groups)], "the advantages")
-
-
 class SupervisedTrainer(BaseTrainer):
     """Fine-tuning on the assistant's tokens of demonstrations."""
 
@@ -247,7 +252,7 @@ class SupervisedTrainer(BaseTrainer):
     def update(self, demonstrations: Sequence[Demonstration]) -> dict[str, float]:
         """One step on a batch: the mean negative log-likelihood a token, and the metrics of the update."""
         samples = [supervised_sample(item.ids, item.loss_mask, item.media) for item in demonstrations]
-        batches = self._micro_batches(samples, range(len(samples)))
+        batches, _ = self._micro_batches(samples, range(len(samples)))
         normaliser = Normaliser.of((sample.trained_tokens for sample in samples), "token_mean")
         total = 0.0
         for batch in batches:

@@ -30,6 +30,7 @@ from toolrl.protocols import AdvantageEstimator, Credit
 from toolrl.types import Episode, Group, RewardEntry, Trajectory
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig
 from toolrl_plugin_torch.objective.advantage import flat_groups, group_advantages
+from toolrl_plugin_torch.objective.kl_reward import without_kl
 
 _COST = "call_cost"
 """Source of what calls cost."""
@@ -96,11 +97,13 @@ def sampled_entropy(groups: Sequence[Group]) -> dict[str, float]:
 
 def is_flat(group: Group, algorithm: AlgorithmConfig) -> bool:
     """Whether the filter leaves a group out: all of its answers are correct or all wrong, or its rewards, as `credit`
-    compares them but without the penalty for length, are all equal. Else brevity alone would be learned from it."""
+    compares them but without the penalty for length and the divergence from the reference, are all equal. Else brevity
+    alone would be learned from it."""
     correct = {episode.correct for episode in group.scored}
     judged = algorithm.filter_metric == "correct" and None not in correct
     if not group.episodes or (judged and len(correct) < 2):
         return True
+    group = without_kl(group)
     return all(bool(RoleRewards([group], role).flat(algorithm)[0]) for role in _roles([group]))
 
 

@@ -178,7 +178,7 @@ def policy_loss(
     of `Normaliser.weights`. Raises ValueError where one that is needed is None, RunStoppedError where a custom loss
     isn't finite.
     """
-    assert reference_logprobs_BT is not None or not algorithm.kl_coef, "the KL term needs the reference"
+    assert reference_logprobs_BT is not None or not algorithm.loss_kl_coef, "the KL term needs the reference"
     mask_BT = loss_mask_BT.bool()
     weights_BT = normaliser.weights(mask_BT, episode_tokens_B)
     # Outside of the mask all inputs become 0, so that no inf or NaN there can reach the loss or a gradient.
@@ -198,7 +198,7 @@ def policy_loss(
     loss = policy = (weights_BT * token_loss_BT).sum()
     if reference_BT is not None:
         kl_BT, statistics.means["kl"] = _divergence(terms, reference_BT, algorithm)
-        if algorithm.kl_coef:
+        if algorithm.loss_kl_coef:
             loss = loss + algorithm.kl_coef * (weights_BT * kl_BT).sum()
     distillation = algorithm.distillation
     if teacher_BT is not None and distillation is not None and distillation.kl_as == "loss":

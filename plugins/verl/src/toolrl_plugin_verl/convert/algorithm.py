@@ -135,13 +135,15 @@ def _critic(settings: Conversion) -> dict[str, Any]:
 
 
 def _kl(settings: Conversion) -> dict[str, Any]:
-    if settings.flag("algorithm.use_kl_in_reward"):
-        settings.lose(
-            "algorithm.use_kl_in_reward", "there is no KL term in the reward; `algorithm.kl_coef` adds one to the loss"
-        )
     key = f"{_ACTOR}.kl_loss_type"
     kind, used = str(settings.get(key)), settings.flag(f"{_ACTOR}.use_kl_loss")
     coefficient = settings.number(f"{_ACTOR}.kl_loss_coef")
+    if settings.flag("algorithm.use_kl_in_reward"):
+        if not used:
+            return _kl_in_reward(settings)
+        settings.lose(
+            "algorithm.use_kl_in_reward", "the config has a KL term in the loss too, and one of the two is kept"
+        )
     if not used:
         return {}
     corrected, estimate = kind.endswith("+"), _ESTIMATES.get(kind.removesuffix("+"))
@@ -152,6 +154,15 @@ def _kl(settings: Conversion) -> dict[str, Any]:
         estimate = None
     result: dict[str, Any] = {"kl_coef": coefficient, "kl_correction": corrected}
     return result if estimate in (None, "k3") else {**result, "kl_estimator": estimate}
+
+
+def _kl_in_reward(settings: Conversion) -> dict[str, Any]:
+    for name, taken in (("kl_penalty", ("kl", "k1")), ("kl_ctrl.type", ("fixed",))):
+        value = str(settings.get(f"algorithm.{name}", default=taken[0]))
+        if value not in taken:
+            settings.lose(f"algorithm.{name}", f"{value[:40]!r} isn't there; the KL in the reward is {taken[0]}")
+    coefficient = settings.number("algorithm.kl_ctrl.kl_coef", default=0.001)
+    return {"kl_coef": coefficient, "kl_in": "reward"} if coefficient else {}
 
 
 def _flat_groups(settings: Conversion, size: int) -> dict[str, Any]:
