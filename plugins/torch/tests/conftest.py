@@ -170,7 +170,11 @@ class Tiny:
             own = [int(any(start <= place < end for start, end in spans)) for place in range(spans[-1][1])]
             logprobs = tuple(bit * value for bit, value in zip(own, whole.logprobs, strict=False))
             versions = tuple(bit - 1 for bit in own)
-            found.append(Trajectory(whole.ids[: len(own)], tuple(own), logprobs, versions, spans[0][0], turns))
+            teacher = whole.teacher_logprobs and tuple(
+                bit * value for bit, value in zip(own, whole.teacher_logprobs, strict=False)
+            )
+            ids = whole.ids[: len(own)]
+            found.append(Trajectory(ids, tuple(own), logprobs, versions, spans[0][0], turns, teacher_logprobs=teacher))
         return replace(episode, trajectories=tuple(found))
 
     @classmethod

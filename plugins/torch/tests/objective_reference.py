@@ -79,7 +79,7 @@ def by_group(groups: Sequence[Group], algorithm: Any) -> list[tuple[Episode, Adv
     names = [name for _, name, _, _ in rows]
     if algorithm.credit == "episode":
         values = compared([whole + math.fsum(turns.values()) for _, _, whole, turns in rows], names, *how)
-        return [(row[0], {t.index: value for t in row[0].turns}) for row, value in zip(rows, values, strict=True)]
+        return alike([row[0] for row in rows], values)
     wholes = compared([whole for _, _, whole, _ in rows], names, *how)
     places = [(row, turn) for row, (_, _, _, turns) in enumerate(rows) for turn in turns]
     steps = compared([rows[row][3][turn] for row, turn in places], [names[row] for row, _ in places], *how)
@@ -99,6 +99,69 @@ def by_group(groups: Sequence[Group], algorithm: Any) -> list[tuple[Episode, Adv
         )
         for row, (episode, _, _, _) in enumerate(rows)
     ]
+
+
+def gdpo(groups: Sequence[Group], options: Any) -> list[tuple[Episode, Advantage]]:
+    """arXiv 2601.05242, section 3.1."""
+    episodes = [episode for group in groups for episode in group.scored]
+    names = [episode.group for episode in episodes]
+    total = [0.0] * len(episodes)
+    for source, weight in sorted({(entry.source, entry.weight) for it in episodes for entry in it.rewards}):
+        values = [
+            math.fsum(of.value for of in it.rewards if (of.source, of.weight) == (source, weight)) for it in episodes
+        ]
+        own = compared(values, names, "group_mean", "std")
+        total = [so_far + weight * value for so_far, value in zip(total, own, strict=True)]
+    return alike(episodes, compared(total, names, "batch_mean", "batch_std"))
+
+
+def maxrl(groups: Sequence[Group], options: Any) -> list[tuple[Episode, Advantage]]:
+    """arXiv 2602.02710, algorithm 1."""
+    found = []
+    for group in groups:
+        rewards = [math.fsum(entry.weight * entry.value for entry in it.rewards) for it in group.scored]
+        middle = mean(rewards)
+        found += alike(group.scored, [(reward - middle) / middle if middle else 0.0 for reward in rewards])
+    return found
+
+
+def gigpo(groups: Sequence[Group], options: Any) -> list[tuple[Episode, Advantage]]:
+    """arXiv 2505.10978, equations 3 and 5 to 8."""
+    found = []
+    for group in groups:
+        rewards = [math.fsum(entry.weight * entry.value for entry in it.rewards) for it in group.scored]
+        of_episodes = compared(rewards, [0] * len(rewards), "group_mean", options.scale)
+        steps = [(row, *step) for row, it in enumerate(group.scored) for step in anchored(it, options)]
+        compared_steps = compared(
+            [value for _, _, _, value in steps], [state for _, _, state, _ in steps], "group_mean", options.scale
+        )
+        of_turns = {(row, turn): value for (row, turn, _, _), value in zip(steps, compared_steps, strict=True)}
+        for row, episode in enumerate(group.scored):
+            turns = [turn for other, turn in of_turns if other == row]
+            mixed = {turn: of_episodes[row] + options.step_weight * of_turns[row, turn] for turn in turns}
+            found.append((episode, mixed))
+    return found
+
+
+def anchored(episode: Episode, options: Any) -> Iterator[tuple[int, tuple[int, ...], float]]:
+    """Index, state and return of each turn."""
+    last = episode.turns[-1].index
+    earned = [(last if entry.turn is None else entry.turn, entry.weight * entry.value) for entry in episode.rewards]
+    for it in episode.trajectories:
+        read = 0
+        for turn in it.turns if it.trained else ():
+            start, end = turn.segments[0].tokens[0], turn.segments[-1].tokens[1]
+            value = math.fsum(options.discount ** (when - turn.index) * of for when, of in earned if when >= turn.index)
+            yield turn.index, tuple(it.ids[read:start]), value
+            read = 0 if options.anchor == "conversation" else end
+
+
+def alike(episodes: Sequence[Episode], values: Sequence[float]) -> list[tuple[Episode, Advantage]]:
+    """The same for all turns of an episode."""
+    return [(it, {t.index: value for t in it.turns}) for it, value in zip(episodes, values, strict=True)]
+
+
+ESTIMATORS = {"gdpo": gdpo, "maxrl": maxrl, "gigpo": gigpo}
 
 
 def flat(group: Group, algorithm: Any) -> bool:
@@ -133,6 +196,7 @@ class Row:
     places: Sequence[int]
     behaviour: torch.Tensor
     advantages: torch.Tensor
+    teacher: torch.Tensor | None = None
     old: torch.Tensor | None = None
     reference: torch.Tensor | None = None
 
@@ -146,7 +210,17 @@ def row_of(trajectory: Trajectory, advantage: Advantage) -> Row:
     turn_of = {p: t.index for t in trajectory.turns for segment in t.segments for p in range(*segment.tokens)}
     behaviour = torch.tensor([trajectory.logprobs[place] for place in places], dtype=torch.float64)
     credited = torch.tensor([advantage[turn_of[place]] for place in places], dtype=torch.float64)
-    return Row(trajectory.ids, places, behaviour, credited)
+    teacher = None
+    if trajectory.teacher_logprobs is not None:
+        teacher = torch.tensor([trajectory.teacher_logprobs[place] for place in places], dtype=torch.float64)
+    return Row(trajectory.ids, places, behaviour, credited, teacher)
+
+
+def taught(row: Row, how: Any) -> None:
+    """Put the teacher's part into the advantages."""
+    row.advantages = how.reward_weight * row.advantages
+    if row.teacher is not None and how.kl_as == "advantage":
+        row.advantages = row.advantages + how.coef * (row.teacher - row.behaviour)
 
 
 def scored(model: Any, row: Row, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,12 +239,16 @@ def level(logs: torch.Tensor, which: str) -> torch.Tensor:
     return logs if which == "token" else (logs.sum() if which == "sequence" else logs.mean()).expand(len(logs))
 
 
-def token_losses(now: torch.Tensor, entropy: torch.Tensor, row: Row, algorithm: Any) -> torch.Tensor:
+def token_losses(now: torch.Tensor, entropy: torch.Tensor, row: Row, algorithm: Any, dppo: Any = None) -> torch.Tensor:
     assert row.old is not None
     old = row.behaviour if algorithm.old_logprobs == "sampled" else row.old
-    losses = surrogate(now, old, row.advantages, algorithm) * off_policy(old, row, algorithm)
+    own = surrogate(now, old, row.advantages, algorithm) if dppo is None else trust_region(now, row, dppo)
+    losses = own * off_policy(old, row, algorithm)
     if algorithm.kl_coef:
-        losses = losses + algorithm.kl_coef * divergence(now, row, algorithm)
+        losses = losses + algorithm.kl_coef * divergence(now, row.reference, row, algorithm)
+    how = algorithm.distillation
+    if how is not None and how.kl_as == "loss" and row.teacher is not None:
+        losses = losses + how.coef * divergence(now, row.teacher, row, algorithm)
     return losses - algorithm.entropy_coef * entropy
 
 
@@ -187,6 +265,19 @@ def surrogate(now: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, al
     return losses
 
 
+def trust_region(now: torch.Tensor, row: Row, options: Any) -> torch.Tensor:
+    """DPPO, arXiv 2602.04879, section 4."""
+    p, q = now.detach().exp(), row.behaviour.exp()
+    far = (p - q).abs()
+    if options.divergence == "kl":
+        far = q * (q / p).log() + (1 - q) * ((1 - q + 1e-8) / (1 - p + 1e-8)).log()
+    default = 0.15 if options.divergence == "tv" else 0.05
+    low, high = (default if it is None else it for it in (options.clip_low, options.clip_high))
+    risen = (row.advantages > 0) & (p > q) & (far > high)
+    fallen = (row.advantages < 0) & (p < q) & (far > low)
+    return torch.where(risen | fallen, 0.0, -(p / q).clamp(max=options.ratio_cap) * row.advantages * now)
+
+
 def off_policy(old: torch.Tensor, row: Row, algorithm: Any) -> torch.Tensor:
     """The weight of each token's surrogate."""
     weights = torch.ones_like(old)
@@ -201,10 +292,9 @@ def off_policy(old: torch.Tensor, row: Row, algorithm: Any) -> torch.Tensor:
     return weights
 
 
-def divergence(now: torch.Tensor, row: Row, algorithm: Any) -> torch.Tensor:
+def divergence(now: torch.Tensor, other: Any, row: Row, algorithm: Any) -> torch.Tensor:
     """The KL term of each token; corrected, with the gradient of the divergence, weighted by policy over rollout."""
-    assert row.reference is not None
-    away = now - row.reference
+    away = now - other
     estimate = {"k1": away, "k2": away**2 / 2, "k3": (-away).exp() - 1 + away}[algorithm.kl_estimator]
     if not algorithm.kl_correction:
         return estimate
@@ -235,12 +325,15 @@ def dealt(costs: Sequence[int], parts: int, *, even: bool) -> list[list[int]]:
 
 
 class Reference:
-    """A trainer. `together`: whether the episodes of a group stay in one mini-batch."""
+    """A trainer. `together`: whether the episodes of a group stay in one mini-batch; `estimator`: name and options of one
+    of `ESTIMATORS`; `dppo`: options of the policy loss."""
 
     def __init__(
-        self, model: Any, settings: Any, algorithm: Any, *, temperature: float, longest: int, together: bool
-    ) -> None:
+        self, model: Any, settings: Any, algorithm: Any, *, temperature: float, longest: int, together: bool,
+        estimator: tuple[str, Any] | None = None, dppo: Any = None,
+    ) -> None:  # fmt: skip
         self.model, self.settings, self.algorithm = model, settings, algorithm
+        self.estimator, self.dppo = estimator, dppo
         self.start, self.steps = copy.deepcopy(model), 0
         self.temperature, self.longest, self.together = temperature, longest, together
         self.trained = [it for it in model.parameters() if it.requires_grad]
@@ -250,8 +343,11 @@ class Reference:
 
     def update(self, groups: Sequence[Group]) -> float:
         """The updates of one step; the sum of their losses."""
-        credited = kept(groups, by_group(groups, self.algorithm), self.algorithm)
+        credited = kept(groups, self._credited(groups), self.algorithm)
         episodes = [rows_of(*item) for item in credited]
+        if self.algorithm.distillation is not None:
+            for row in (row for rows in episodes for row in rows):
+                taught(row, self.algorithm.distillation)
         self._remember(row for rows in episodes for row in rows)
         parts = [part for part in self._parts([it.group for it, _ in credited], episodes) if self._moves(part)]
         total = 0.0
@@ -260,6 +356,12 @@ class Reference:
             total += self._step(aggregated(losses, self.algorithm, self.longest))
         self._move_reference()
         return total
+
+    def _credited(self, groups: Sequence[Group]) -> list[tuple[Episode, Advantage]]:
+        if self.estimator is not None:
+            name, options = self.estimator
+            return ESTIMATORS[name](groups, options)
+        return by_group(groups, self.algorithm)
 
     def _move_reference(self) -> None:
         self.steps += 1
@@ -292,11 +394,15 @@ class Reference:
 
     def _moves(self, part: Sequence[Sequence[Row]]) -> bool:
         """Whether a mini-batch has any gradient."""
-        everything = self.algorithm.kl_coef or self.algorithm.entropy_coef
-        return bool(part) and (bool(everything) or any(bool(row.advantages.any()) for rows in part for row in rows))
+        if self.algorithm.kl_coef or self.algorithm.entropy_coef or self.dppo is not None:
+            return bool(part)
+        how = self.algorithm.distillation
+        by_loss = how is not None and how.kl_as == "loss"
+        rows = [row for rows in part for row in rows]
+        return any(bool(row.advantages.any()) or (by_loss and row.teacher is not None) for row in rows)
 
     def _losses(self, row: Row) -> torch.Tensor:
-        return token_losses(*scored(self.model, row, self.temperature), row, self.algorithm)
+        return token_losses(*scored(self.model, row, self.temperature), row, self.algorithm, self.dppo)
 
     def _step(self, loss: torch.Tensor) -> float:
         self.adamw.zero_grad()

@@ -70,7 +70,8 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
     else:
         settings, algorithm = TrainerConfig(**case["settings"]), AlgorithmConfig(**case["algorithm"])
         heat = case.get("temperature", 1.0)
-        trainer = PolicyTrainer(policy, settings, algorithm, folder, temperature=heat, longest=16, ranks=ranks)
+        own = {"temperature": heat, "longest": 16, **case.get("parts", {})}
+        trainer = PolicyTrainer(policy, settings, algorithm, folder, ranks=ranks, **own)
         gradients = watched(trainer.optimizer) if case.get("gradients") else None
         metrics = []
         for step, groups in enumerate(case["steps"]):

@@ -52,9 +52,9 @@ def groups_of(chance: random.Random, vocabulary: int, make_episode: Callable[...
         for index in range(chance.randint(1, 4)):
             ids, mask, turns = list(prompt), [0] * len(prompt), chance.randint(1, 4)
             for _ in range(turns):
-                count, answer = chance.randint(1, 7), chance.randint(1, 3)
-                ids += words(count + answer)
-                mask += [1] * count + [0] * answer
+                count, answer = chance.randint(1, 7), chance.choice([[5], [6, 7, 8]])
+                ids += [*words(count), *answer]
+                mask += [1] * count + [0] * len(answer)
             correct = 1.0 if equal else float(chance.random() < 0.5)
             steps = [RewardEntry(turn, "step:tool", chance.choice([0.0, 0.5, 1.0])) for turn in range(turns)]
             cost = RewardEntry(0, "call_cost", -chance.random())
@@ -71,8 +71,11 @@ def groups_of(chance: random.Random, vocabulary: int, make_episode: Callable[...
     return groups
 
 
-def near(groups: Sequence[Group], reference: Any, model: Any, temperature: float, chance: random.Random) -> list[Group]:
-    """The groups with log-probabilities as sampled that lie around the model's."""
+def near(
+    groups: Sequence[Group], reference: Any, model: Any, temperature: float, chance: random.Random, *, teachers: bool
+) -> list[Group]:
+    """The groups with log-probabilities as sampled that lie around the model's, and with `teachers` their scores of
+    most episodes."""
     found = []
     for group in groups:
         episodes = []
@@ -81,9 +84,15 @@ def near(groups: Sequence[Group], reference: Any, model: Any, temperature: float
             with torch.no_grad():
                 ours = reference.scored(model, row, temperature)[0].tolist()
             spread = chance.choice([0.01, 0.1, 0.6])
-            told = iter(torch.tensor([min(value + chance.gauss(0, spread), 0.0) for value in ours]).tolist())
-            logprobs = tuple(next(told) if bit else 0.0 for bit in episode.main.loss_mask)
-            episodes.append(replace(episode, trajectories=(replace(episode.main, logprobs=logprobs),)))
+
+            def around(of: Sequence[float], spread: float, mask: Sequence[int] = episode.main.loss_mask) -> Any:
+                told = iter(torch.tensor([min(value + chance.gauss(0, spread), 0.0) for value in of]).tolist())
+                return tuple(next(told) if bit else 0.0 for bit in mask)
+
+            given = {"logprobs": around(ours, spread)}
+            if teachers and chance.random() < 0.7:
+                given["teacher_logprobs"] = around(ours, 1.0)
+            episodes.append(replace(episode, trajectories=(replace(episode.main, **given),)))
         found.append(replace(group, episodes=tuple(episodes)))
     return found
 
@@ -121,6 +130,11 @@ def drawn(chance: random.Random) -> dict[str, Any]:
         found["kl_correction"] |= found["kl_estimator"] == "k1"
     if pick([True, False, False]):
         found["reference"] = {"sync_every": pick([None, 1, 2]), "mixup": pick([1.0, 0.6])}
+    if pick([True, False, False]):
+        found["distillation"] = {
+            "teachers": {"default": {"model": "x"}}, "kl_as": pick(["advantage", "loss"]), "coef": 0.5,
+            "reward_weight": pick([0.0, 1.0]),
+        }  # fmt: skip
     if pick([True, False, False]):
         return found | {"old_logprobs": "sampled"}
     levels = ["token", "sequence", "mean"]
@@ -163,7 +177,10 @@ class Cases:
         case |= fixed
         steps = [groups_of(chance, self.tiny.vocabulary, self.make_episode, step) for step in range(3)]
         model = self.policy_of(self.model, case).model
-        steps = [near(groups, self.reference, model, case["temperature"], chance) for groups in steps]
+        teachers = "distillation" in case["algorithm"]
+        steps = [
+            near(groups, self.reference, model, case["temperature"], chance, teachers=teachers) for groups in steps
+        ]
         cut = chance.random() < 0.5
         case["steps"] = [spread(self.tiny, groups, chance) if cut else groups for groups in steps]
         return case
