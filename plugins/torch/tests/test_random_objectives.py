@@ -18,9 +18,17 @@ import pytest
 import torch
 
 from toolrl.loop.ranks import ONE
-from toolrl.types import Episode, Group, RewardEntry, Task
+from toolrl.types import Episode, Group, RewardEntry, Task, Trajectory
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.sampling_masks import encode
+
+pytest.importorskip("toolrl_plugin_objectives")
+from toolrl_plugin_objectives.dppo import DPPO
+from toolrl_plugin_objectives.gdpo import GDPO
+from toolrl_plugin_objectives.gigpo import GiGPO
+from toolrl_plugin_objectives.maxrl import MaxRL
+from toolrl_plugin_objectives.options import DPPOOptions, GiGPOOptions
 
 WORKER = Path(__file__).parent / "ranks_worker.py"
 TOLERANCE = 1e-6
@@ -38,7 +46,15 @@ def reference(train: Any) -> Any:
     return objective_reference
 
 
-def groups_of(chance: random.Random, vocabulary: int, make_episode: Callable[..., Episode], step: int) -> list[Group]:
+def groups_of(
+    chance: random.Random,
+    vocabulary: int,
+    make_episode: Callable[..., Episode],
+    step: int,
+    *,
+    masks: bool,
+    positive: bool,
+) -> list[Group]:
     """Groups of one to four episodes of one to four turns: some that failed, ran out of tokens, or got equal rewards.
     The log-probabilities as sampled are far from the model's in some."""
 
@@ -58,17 +74,27 @@ def groups_of(chance: random.Random, vocabulary: int, make_episode: Callable[...
             correct = 1.0 if equal else float(chance.random() < 0.5)
             steps = [RewardEntry(turn, "step:tool", chance.choice([0.0, 0.5, 1.0])) for turn in range(turns)]
             cost = RewardEntry(0, "call_cost", -chance.random())
-            rewards = (RewardEntry(None, "reward:exact", correct, 2.0), *chance.choice([(), (cost,), steps]))
+            known = [(), steps] if positive else [(), (cost,), steps]
+            rewards = (RewardEntry(None, "reward:exact", correct, 2.0), *chance.choice(known))
             logprobs = torch.tensor([-chance.uniform(0, 9) if bit else 0.0 for bit in mask]).tolist()
             episode = make_episode(
                 tuple(mask), ids=tuple(ids), logprobs=tuple(logprobs), index=index, group=name, id=f"{name}#{index}",
                 failed=chance.random() < 0.1, rewards=rewards, metrics={"correct": correct},
             )  # fmt: skip
+            if masks:
+                episode = replace(episode, trajectories=(masked(episode.main, vocabulary, chance),))
             if episode.failure is None:
                 episode = replace(episode, stop_reason=chance.choice(["answer", "answer", "max_tokens"]))
             episodes.append(episode)
         groups.append(Group(name, Task(name, ()), tuple(episodes)))
     return groups
+
+
+def masked(trajectory: Trajectory, vocabulary: int, chance: random.Random) -> Trajectory:
+    """With sampling masks."""
+    sampled = [token for token, bit in zip(trajectory.ids, trajectory.loss_mask, strict=True) if bit]
+    drawn_from = [sorted({token, *chance.sample(range(vocabulary), chance.randint(1, 60))}) for token in sampled]
+    return replace(trajectory, sampling_masks=encode(drawn_from))
 
 
 def near(
@@ -146,6 +172,34 @@ def drawn(chance: random.Random) -> dict[str, Any]:
     return found
 
 
+def with_parts(case: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """The case with an estimator or a policy loss of the plugin `objectives` in some."""
+    algorithm, pick = case["algorithm"], chance.choice
+    if (name := pick([None, None, None, "gdpo", "maxrl", "gigpo"])) is not None:
+        for void in ("baseline", "scale", "credit", "discount", "overlong"):
+            algorithm.pop(void, None)
+        options = None
+        if name == "gigpo":
+            anchor, scale = pick(["observation", "conversation"]), pick(["std", "none"])
+            options = GiGPOOptions(step_weight=pick([1.0, 0.5]), discount=pick([1.0, 0.9]), anchor=anchor, scale=scale)
+        algorithm["advantage"] = {"use": name}
+        case["estimator"] = (name, options)
+    if pick([True, False, False, False]):
+        for void in ("surrogate", "ratio", "clip_low", "clip_high", "clip_dual", "importance"):
+            algorithm.pop(void, None)
+        limits = {"clip_low": pick([None, 1e-3]), "clip_high": pick([None, 1e-3]), "ratio_cap": pick([1.1, 20.0])}
+        algorithm["policy_loss"] = {"use": "dppo"}
+        case["dppo"] = DPPOOptions(divergence=pick(["tv", "kl"]), **limits)
+    context: Any = None
+    case["parts"] = {}
+    if "estimator" in case:
+        name, options = case["estimator"]
+        case["parts"]["estimator"] = {"gdpo": GDPO, "maxrl": MaxRL, "gigpo": GiGPO}[name](options, context)
+    if "dppo" in case:
+        case["parts"]["custom_loss"] = DPPO(case["dppo"], context)
+    return case
+
+
 def settings_of(chance: random.Random) -> dict[str, Any]:
     """A section `trainer`. With an `eps` so great, AdamW doesn't magnify what gradients of nearly 0 differ by."""
     pick = chance.choice
@@ -174,14 +228,17 @@ class Cases:
         case["temperature"] = chance.choice([1.0, 1.3])
         if chance.random() < 0.3:
             case["lora"] = {"rank": 4, "alpha": 8}
+        case = with_parts(case, chance)
         case |= fixed
-        steps = [groups_of(chance, self.tiny.vocabulary, self.make_episode, step) for step in range(3)]
+        case["masked"] = chance.random() < 0.25
+        kinds = {"masks": case["masked"], "positive": case.get("estimator", ("",))[0] == "maxrl"}
+        steps = [groups_of(chance, self.tiny.vocabulary, self.make_episode, step, **kinds) for step in range(3)]
         model = self.policy_of(self.model, case).model
         teachers = "distillation" in case["algorithm"]
         steps = [
             near(groups, self.reference, model, case["temperature"], chance, teachers=teachers) for groups in steps
         ]
-        cut = chance.random() < 0.5
+        cut = chance.random() < 0.5 and not case["masked"]
         case["steps"] = [spread(self.tiny, groups, chance) if cut else groups for groups in steps]
         return case
 
@@ -190,8 +247,9 @@ class Cases:
         settings, algorithm = TrainerConfig(**case["settings"]), AlgorithmConfig(**case["algorithm"])
         model = self.policy_of(self.model, case).model
         made = self.reference.Reference(
-            model, settings, algorithm, temperature=case["temperature"], longest=16, together=settings.share_prefix
-        )
+            model, settings, algorithm, temperature=case["temperature"], longest=16, together=settings.share_prefix,
+            estimator=case.get("estimator"), dppo=case.get("dppo"),
+        )  # fmt: skip
         return [made.update(groups) for groups in case["steps"]], made.gradients
 
     def difference(self, case: Mapping[str, Any], result: Any) -> float:
