@@ -127,6 +127,12 @@ def test_a_plugins_loss_sees_samples_without_advantage_too(setting: Setting) -> 
     assert metrics["updates"] == 1.0
     assert all(setting.total(policy.model, e) > old for e, old in zip(group.episodes, before, strict=True))
 
+    class ByAdvantage(Likelier):
+        skips_zero_advantages = True
+
+    trainer = setting.trainer(setting.policy(), {"policy_loss": "likelier"}, custom_loss=ByAdvantage())
+    assert trainer.update([group])["updates"] == 0.0
+
 
 @pytest.mark.parametrize(
     ("preset", "rewards"),

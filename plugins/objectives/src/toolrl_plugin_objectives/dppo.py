@@ -30,6 +30,8 @@ class DPPO:
 
     weighs_samples = True
     """The ratio is to the probabilities as sampled, which `algorithm.importance` would account for again."""
+    skips_zero_advantages = True
+    """A sample without an advantage has no loss, so it needs no forward pass."""
 
     def __init__(self, options: DPPOOptions, context: BuildContext) -> None:
         default = {"tv": 0.15, "kl": 0.05}[options.divergence]

@@ -170,8 +170,8 @@ class PolicyTrainer(BaseTrainer):
         """Micro-batches of the episodes' samples that move the policy, normalised over all samples of all ranks.
 
         Without KL and entropy terms an advantage of zero gives no gradient, so such a sample needs no forward pass,
-        unless a plugin's loss or the term of its teacher makes something of it. An update of none is left out whole:
-        momentum and weight decay would move the policy even so.
+        unless a plugin's loss (without `skips_zero_advantages`) or the term of its teacher makes something of it. An
+        update of none is left out whole: momentum and weight decay would move the policy even so.
         """
         tokens = [_tokens(samples) for samples in episodes]
         normaliser = Normaliser.of(tokens, self._algorithm.loss_aggregation, length=self._longest)
@@ -183,7 +183,8 @@ class PolicyTrainer(BaseTrainer):
             for sample in of_episode
         ]
         algorithm = self._algorithm
-        if not (algorithm.loss_kl_coef or algorithm.entropy_coef or self._custom_loss):
+        own_terms = self._custom_loss and not getattr(self._custom_loss, "skips_zero_advantages", False)
+        if not (algorithm.loss_kl_coef or algorithm.entropy_coef or own_terms):
             by_loss = algorithm.distillation is not None and algorithm.distillation.kl_as == "loss"
             samples = [it for it in samples if any(it[0].advantages) or (by_loss and it[0].teacher_logprobs)]
         batches, _ = self._micro_batches([sample for sample, _ in samples], [owner for _, owner in samples])
