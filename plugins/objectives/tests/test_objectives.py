@@ -6,6 +6,7 @@ import inspect
 import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,6 +152,18 @@ def test_maxrl_is_its_formula(plays: Any) -> None:
     np.testing.assert_allclose(found, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_maxrl_has_the_expected_gradient_of_log_p(p: float) -> None:
+    """Of log p = −Σ (1 − p)^k / k up to the group's size less one, for one task with the success rate p."""
+    size, expected = 6, 0.0
+    for wins in range(size + 1):
+        (given,) = MaxRL(None, CONTEXT).advantages(as_groups([[Play(float(n < wins), 0.0) for n in range(size)]]))
+        scores = [1 / p if n < wins else -1 / (1 - p) for n in range(size)]  # d log(probability of the outcome) / dp
+        chance = math.comb(size, wins) * p**wins * (1 - p) ** (size - wins)
+        expected += chance * sum(a * score for a, score in zip(given, scores, strict=True)) / size
+    assert expected == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, size)), abs=1e-9)
+
+
 def test_maxrl_refuses_penalties() -> None:
     with pytest.raises(RewardError, match=r"maxrl: the reward of g#1 is -0\.5; rewards must be 0 or more"):
         MaxRL(None, CONTEXT).advantages(as_groups([[Play(1.0, 0.0), Play(0.0, -1.0)]]))
@@ -204,9 +217,9 @@ def test_roles_are_compared_with_themselves(estimator: Any) -> None:
     for index, reward in enumerate([1.0, 0.0, 0.0]):
         parts = [trajectory([step], turn, role=role) for turn, role in enumerate(("agent", "asker"))]
         frozen = trajectory([step], 2, role="agent", trained=False)
-        episodes.append(episode(Play(0.5, 0.0, (step,)), index, *parts, frozen))
+        played = episode(Play(0.5, 0.0, (step,)), index, *parts, frozen)
         entry = RewardEntry(None, "reward:question", reward, role="asker")
-        object.__setattr__(episodes[-1], "rewards", (*episodes[-1].rewards, entry))
+        episodes.append(replace(played, rewards=(*played.rewards, entry)))
     (given,) = estimator(GiGPOOptions(), CONTEXT).advantages([Group("g", Task("t", ()), tuple(episodes))])
     assert [of[0] for of in given] == [0.0, 0.0, 0.0]
     assert given[0][1] > 0 > given[1][1] == given[2][1]

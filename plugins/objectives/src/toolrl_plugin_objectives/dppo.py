@@ -1,4 +1,4 @@
-"""DPPO: Divergence Proximal Policy Optimization (arXiv 2602.04879, section 4), with binary divergences.
+"""DPPO: Divergence Proximal Policy Optimization (arXiv 2602.04879, equation 12), with binary divergences.
 
 With p a token's probability now, q its probability as sampled, A its advantage:
 

@@ -4,8 +4,8 @@ With r the rewards of a group, 0 or 1:
 
     A = (r − mean(r)) / mean(r)                       0 where no episode succeeded
 
-GRPO divides by the standard deviation instead. The gradient is that of the log of the success rate p, to the order of
-the group's size: log p = −Σ_k (1 − p)^k / k. So a task counts by about 1 / p, and rare successes count most.
+GRPO divides by the standard deviation instead. With the success rate p of a task, log p = −Σ_k (1 − p)^k / k over all
+k ≥ 1; of a group of G the expected gradient is that of the terms k < G. So a task counts by about 1 / p.
 """
 
 from __future__ import annotations
