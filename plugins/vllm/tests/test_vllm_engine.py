@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import BYTES, EXTRA, MODEL_IDS, OPTIONS, Stale, Weights, apart, change, make_model, needs_vllm
+from vllm_help import (
+    BYTES,
+    EXTRA,
+    MODEL_IDS,
+    OPTIONS,
+    Stale,
+    Weights,
+    apart,
+    change,
+    logprobs_of,
+    make_model,
+    needs_vllm,
+)
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
@@ -281,3 +293,12 @@ async def test_a_start_that_fails_leaves_nothing_behind(
         await running.start()
     await running.stop()
     assert engine_threads() == before
+
+
+async def test_a_teacher_scores_given_tokens(engine: Any) -> None:
+    module = make_model()
+    texts = [(list(range(20, 60)), 5), (list(range(250, 259)), 1), (list(range(200, 90, -1)), 100)]
+    async with engine(module) as running:
+        found = await asyncio.gather(*(running.score(ids, start) for ids, start in texts))
+    for (ids, start), values in zip(texts, found, strict=True):
+        assert values == pytest.approx(logprobs_of(module, ids[:start], ids[start:]), abs=TOLERANCE)

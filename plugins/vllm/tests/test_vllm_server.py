@@ -25,7 +25,10 @@ from vllm_help import (
 from vllm_server import VllmServer
 
 from toolrl.errors import EngineError
+from toolrl.protocols import BuildContext
 from toolrl.types import Sampling
+from toolrl_plugin_vllm.options import OpenaiEngineOptions
+from toolrl_plugin_vllm.server import OpenaiEngine
 from toolrl_testing.checks import engines
 
 pytestmark = [needs_vllm, pytest.mark.timeout(900)]
@@ -67,6 +70,27 @@ async def test_samples_and_updates_are_the_trainers(server: VllmServer, tmp_path
             change(module, version)
             await running.update_weights(Weights(module, tokenizer, tmp_path / str(version), version), version)
             assert running.verified < TOLERANCE
+
+
+async def test_a_teacher_scores_given_tokens(server: VllmServer, tmp_path: Path) -> None:
+    """By an engine without weights of its own, on what the server holds."""
+    module, tokenizer = make_model(5), make_tokenizer()
+    async with engine(server, module, tmp_path):
+        running = OpenaiEngine(OpenaiEngineOptions(url=server.url), BuildContext("openai", tokenizer=tokenizer))
+        await running.start()
+        try:
+            texts = [(list(range(20, 60)), 5), (list(range(250, 259)), 1), (list(range(200, 90, -1)), 100)]
+            found = await asyncio.gather(*(running.score(ids, start) for ids, start in texts))
+            for (ids, start), values in zip(texts, found, strict=True):
+                assert values == pytest.approx(logprobs_of(module, ids[:start], ids[start:]), abs=TOLERANCE)
+            text = "a text <tool_call> with é<|im_end|>"
+            assert await running.tokenize(text) == tokenizer.encode(text, add_special_tokens=False)
+            with pytest.raises(EngineError, match="tokens to score from 1 on; the engine takes 2 to"):
+                await running.score([1] * 5000, 1)
+            with pytest.raises(EngineError, match="at temperature 1 only"):
+                await running.score([1, 2, 3], 1, temperature=0.5)
+        finally:
+            await running.stop()
 
 
 async def test_an_engines_contracts(server: VllmServer, tmp_path: Path) -> None:

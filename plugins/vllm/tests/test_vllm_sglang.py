@@ -249,3 +249,18 @@ def test_settings_that_do_not_go_together() -> None:
         OpenaiEngine(
             OpenaiEngineOptions(url="http://x", on_update="interrupt"), BuildContext("openai", weights=FakeWeights())
         )
+
+
+async def test_a_teacher_scores_given_tokens() -> None:
+    """By an engine without weights of its own, on what the server holds; this one has no `/tokenize`."""
+    module, tokenizer = make_model(), make_tokenizer()
+    async with serving(module, tokenizer) as server:
+        options = OpenaiEngineOptions(url=server.url, dialect="sglang")
+        running = OpenaiEngine(options, BuildContext("openai", tokenizer=tokenizer))
+        await running.start()
+        try:
+            found = await running.score(PROMPT, 9)
+            assert found == pytest.approx(logprobs_of(module, PROMPT[:9], PROMPT[9:]), abs=TOLERANCE)
+            assert await running.tokenize("a") is None
+        finally:
+            await running.stop()

@@ -136,7 +136,7 @@ def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
     entries = answers.read(_Completion, answer, SERVER, _IDS).prompt
     if entries is None or len(entries) != len(ids):
         raise EngineError(
-            "the server gives no log-probabilities of a prompt, so its weights can't be verified",
+            "the server gives no log-probabilities of a prompt: its weights can't be verified, and it can't teach",
             hint="Set engine.options.verify_weights to false for a server other than vLLM's.",
         )
     try:

@@ -143,7 +143,7 @@ class VllmEngine(TokenEngine):
         if not self.options.verify_weights:
             return
         await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")
-        await self._compare(self._prompt_logprobs, f"{when} vLLM")
+        await self._compare(f"{when} vLLM")
 
     async def _prompt_logprobs(self, ids: list[int]) -> list[float]:
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -67,6 +67,7 @@ class VllmEngineOptions(BaseModel):
     """How vLLM batches, how much it keeps, and how its weights are checked."""
 
     model_config = ConfigDict(extra="forbid")
+    scores_tokens: ClassVar = True
 
     max_batch: int | None = Field(
         None,
@@ -231,6 +232,7 @@ class OpenaiEngineOptions(BaseModel):
     """Which server to ask, and what it can do."""
 
     model_config = ConfigDict(extra="forbid")
+    scores_tokens: ClassVar = True
 
     url: str = Field(min_length=1, description="The server's address, such as http://127.0.0.1:8000.")
     dialect: Literal["vllm", "sglang"] = Field(

@@ -51,7 +51,8 @@ class OpenaiEngine(TokenEngine):
         # Data-parallel engines of a server without the extension may all draw the same numbers.
         self.seeded = context.deterministic or not options.worker_extension
         self._client = Client(options.url, api_key=options.api_key, timeout_seconds=options.timeout_seconds)
-        self._dialect = self._of(options.model or "")
+        self._model = options.model or ""
+        self._dialect = self._of(self._model)
         self._interrupts = 0
         self._known_ids: int | None = None
         """Of the model that is trained, the rows of its embedding."""
@@ -64,7 +65,8 @@ class OpenaiEngine(TokenEngine):
         """Find the server's model, hand it the trainer's weights, and compare. Raises EngineError."""
         self._client.open()
         try:
-            self._dialect = self._of(await self._find_model())
+            self._model = await self._find_model()
+            self._dialect = self._of(self._model)
             tokenizer = self._context.tokenizer
             await self._dialect.set_up(len(tokenizer) if tokenizer is not None else None)
             module = self._weights.module(data=False) if self._weights is not None else None
@@ -131,7 +133,7 @@ class OpenaiEngine(TokenEngine):
         answer = await self._client.ask("/v1/models")
         found = answer.get("data") if isinstance(answer, dict) else None
         models = {str(entry.get("id")): entry for entry in found or () if isinstance(entry, dict)}
-        wanted = self.options.model or ""
+        wanted = self._model
         if not wanted and len(models) == 1:
             wanted = next(iter(models))
         if wanted not in models:
@@ -150,7 +152,20 @@ class OpenaiEngine(TokenEngine):
     async def _verify(self, when: str) -> None:
         if not self.options.verify_weights or self._weights is None:
             return
-        await self._compare(self._dialect.prompt_logprobs, f"{when} {self._dialect.name}")
+        await self._compare(f"{when} {self._dialect.name}")
+
+    async def _prompt_logprobs(self, ids: list[int]) -> list[float]:
+        return await self._dialect.prompt_logprobs(ids)
+
+    async def tokenize(self, text: str) -> list[int] | None:
+        """See ScoresTokens."""
+        asked = {"prompt": text, "add_special_tokens": False}
+        try:
+            answer = await self._client.ask("/tokenize", asked | ({"model": self._model} if self._model else {}))
+        except EngineError:
+            return None
+        found = answer.get("tokens") if isinstance(answer, dict) else None
+        return found if isinstance(found, list) else None
 
     # Requests and updates never overlap.
 

@@ -136,7 +136,7 @@ def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
     entries = _read(answer).prompt
     if entries is None or len(entries) != len(ids):
         raise EngineError(
-            "SGLang gives no log-probabilities of a prompt, so its weights can't be verified",
+            "SGLang gives no log-probabilities of a prompt: its weights can't be verified, and it can't teach",
             hint="Set engine.options.verify_weights to false for a server that can't.",
         )
     found = [value for value, _, _ in entries[1:] if value is not None]

@@ -7,7 +7,7 @@ import asyncio
 import operator
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from toolrl.errors import EngineError
@@ -65,6 +65,21 @@ class TokenEngine(ABC):
         finally:
             del self._sessions[session]
 
+    async def score(
+        self, ids: Sequence[int], start: int, *, temperature: float = 1.0, media: Sequence[MediaInput] = ()
+    ) -> list[float]:
+        """See ScoresTokens, at temperature 1: as log-probabilities of a prompt. Raises EngineError."""
+        self._check_started()
+        given = plain_ids(ids)
+        if media or temperature != 1:
+            raise EngineError("this engine scores text at temperature 1 only")
+        if not 1 <= start <= len(given) < self._max_length:
+            raise EngineError(
+                f"{len(given)} tokens to score from {start} on; the engine takes 2 to {self._max_length - 1}",
+                hint="Lower rollout.max_episode_tokens, or let the engine's model have longer sequences.",
+            )
+        return list(await self._prompt_logprobs(given))[start - 1 :]
+
     async def close(self, session: str) -> None:
         """Forget a session; what it still generates fails. Its cache is the server's, which drops what is unused
         longest."""
@@ -86,6 +101,10 @@ class TokenEngine(ABC):
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:
         """Sample for a request that was checked."""
 
+    @abstractmethod
+    async def _prompt_logprobs(self, ids: list[int]) -> Sequence[float]:
+        """Of each token but the first, at temperature 1."""
+
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
         """Why a request can't be served, or None."""
         if not prompt:
@@ -104,14 +123,14 @@ class TokenEngine(ABC):
             )
         return None
 
-    async def _compare(self, compute: Callable[[list[int]], Awaitable[Sequence[float]]], owner: str) -> None:
+    async def _compare(self, owner: str) -> None:
         """Compare log-probabilities of a text with the trainer's. Raises EngineError where they differ."""
         # Here, since without a trainer an engine needs no torch.
         from toolrl_plugin_torch.probe import check_logprobs
 
         assert self._weights is not None
         probe = await asyncio.to_thread(self._weights.probe)
-        found = await compute(list(probe.ids[: self._max_length - 1]))
+        found = await self._prompt_logprobs(list(probe.ids[: self._max_length - 1]))
         self.verified = check_logprobs(found, probe, tolerance=self._tolerance, owner=owner, hint=_MISMATCH)
 
 

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 PAUSES = (1.0, 10.0, 60.0)
 """Seconds before each further attempt to score a trajectory."""
 _WHERE = "algorithm.distillation.teachers"
+_TEXT = "Hello, world! 3.14 × 271828 = ∞\n\tdef f(x):\n    return x ** 2  # été 你好\n"
 _Scores = Mapping[tuple[str, int], tuple[float, ...]]
 """By episode and place of the trajectory in it."""
 
@@ -149,6 +150,8 @@ async def started_teachers(assembly: Assembly) -> AsyncIterator[Teachers | None]
             engine = _engine(assembly, teacher, f"{_WHERE}.{name}")
             stack.push_async_callback(engine.stop)
             await engine.start()
+            if teacher.model is None:
+                await _check_same_ids(assembly.model.tokenizer, engine, f"{_WHERE}.{name}")
             engines[name] = engine
         yield Teachers(engines, config.rollout.concurrency)
 
@@ -169,7 +172,13 @@ def _engine(assembly: Assembly, teacher: TeacherConfig, where: str) -> Any:
                 hint=f"Set rollout.max_episode_tokens to {policy.max_positions}, or take another teacher.",
             )
         more = {"weights": policy.weights(0, assembly.folder.directory), "dtype": policy.dtype}
-    engine = assembly.build("engines", teacher.engine, f"{where}.engine", **more)
+    try:
+        engine = assembly.build("engines", teacher.engine, f"{where}.engine", **more)
+    except EngineError as error:
+        if more:
+            raise
+        hint = "Name the teacher's model there: only the engine of a server does without it."
+        raise ConfigError(f"{where}.model: {error.message}", hint=hint) from error
     if not isinstance(engine, ScoresTokens):
         raise ConfigError(
             f"{where}.engine: {teacher.engine.use!r} gives no log-probabilities of given tokens",
@@ -196,4 +205,24 @@ def _check_same_words(student: Any, teacher: PolicyModel, where: str) -> None:
             "turn may be wrong",
             where,
             *ends,
+        )
+
+
+async def _check_same_ids(tokenizer: Any, engine: Any, where: str) -> None:
+    """Compare the ids of a text with those of a server's tokenizer. Raises ConfigError where they differ; logs where
+    nothing can be compared."""
+    ids = range(0, len(tokenizer), max(len(tokenizer) // 500, 1))
+    text = f"{_TEXT}{tokenizer.decode(list(ids))}{''.join(tokenizer.all_special_tokens)}"
+    found = await engine.tokenize(text) if hasattr(engine, "tokenize") else None
+    if found is None:
+        _log.warning("%s: its tokenizer isn't compared with the policy's, as the server has no /tokenize", where)
+        return
+    ours = tokenizer.encode(text, add_special_tokens=False)
+    if found != ours:
+        place = next((n for n, pair in enumerate(zip(ours, found, strict=False)) if pair[0] != pair[1]), len(ours))
+        before, mine, theirs = tokenizer.decode(ours[:place]), ours[place : place + 3], found[place : place + 3]
+        raise ConfigError(
+            f"{where}: the server's tokenizer isn't the policy's: after {before!r:.80} a text goes on with the ids "
+            f"{theirs} there, and {mine} here",
+            hint="Take a teacher with the policy's tokenizer, usually one of the same family.",
         )

@@ -33,6 +33,8 @@ class Setting:
     sizes: PolicySizes
     gpu: Gpu
     ranks: int = 1
+    teachers: int = 0
+    """Bytes of the weights of teachers that are embedded."""
 
     @property
     def sampled(self) -> int:
@@ -170,6 +172,8 @@ def _held(setting: Setting, share: int) -> dict[str, int]:
         reference = config.algorithm.reference
         own = sizes.trained_weights if reference and reference.sync_every else 0
         held["reference"] = (sizes.weights if config.model.lora is None else own) // share
+    if setting.teachers:
+        held["teachers"] = setting.teachers
     if config.algorithm.baseline == "critic" and config.algorithm.advantage is None:
         trained = sizes.masters if setting.sharded else sizes.trained_weights
         held["critic"] = int(trained * sizes.body) // share

@@ -12,7 +12,7 @@ from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.plan.advice import advice
 from toolrl_plugin_torch.plan.gpus import GIB, Gpu, gpu_here, parse_gpu
 from toolrl_plugin_torch.plan.memory import MemoryPlan, Setting, plan_memory
-from toolrl_plugin_torch.plan.sizes import PolicySizes
+from toolrl_plugin_torch.plan.sizes import PolicySizes, teacher_bytes
 from toolrl_plugin_torch.plan.speed import step_seconds
 from toolrl_plugin_torch.sharding.sequence_parallel import check_sequence_parallel
 
@@ -22,7 +22,7 @@ def plan(config: Any, source: str, engine: Any, gpu: str | None, nodes: int) -> 
     Raises ConfigError."""
     device, count = parse_gpu(gpu) if gpu is not None else (_here(config), torch.cuda.device_count())
     sizes = PolicySizes(config.model, source, torch.device("cuda"), config.trainer.optimizer)
-    setting = Setting(config, engine, sizes, device, _ranks(config, count * nodes))
+    setting = Setting(config, engine, sizes, device, _ranks(config, count * nodes), teacher_bytes(config))
     if setting.sharded:
         config.trainer.check_sharded()
     check_sequence_parallel(config, setting.ranks)
@@ -39,7 +39,7 @@ def refuse(config: Any, source: str, engine: Any, device: torch.device, ranks: i
     is likely to. Raises ConfigError for one that can't."""
     try:
         sizes = PolicySizes(config.model, source, device, config.trainer.optimizer)
-        setting = Setting(config, engine, sizes, gpu_here(device), ranks)
+        setting = Setting(config, engine, sizes, gpu_here(device), ranks, teacher_bytes(config))
         least, likely = plan_memory(setting, certain=True), plan_memory(setting)
     except Exception as error:  # noqa: BLE001 - what can't be planned may run all the same
         return f"the run's memory can't be planned: {first_line(error)}"
@@ -114,6 +114,7 @@ _SAYS = {
     "gradients": "in float32, during an update",
     "optimizer": "AdamW: two averages and masters",
     "reference": "for the KL term",
+    "teachers": "of distillation, whole on each rank",
     "activations": "{tokens_per_microbatch:,} tokens, gradient checkpointing {gradient_checkpointing}",
     "workspace": "head, the gradient of one tensor, a layer's recomputation or gathering",
     "engine": "weights of its own and cache",

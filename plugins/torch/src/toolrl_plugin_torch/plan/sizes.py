@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from toolrl.assembly import model_source
 from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.adapters.lora import LoraAdapter, adapter_base
 from toolrl_plugin_torch.device import pick_dtype
@@ -101,6 +102,15 @@ class PolicySizes:
         count = next((n for key in ("num_experts", "num_local_experts", "n_routed_experts")
                       if (n := getattr(self.text, key, None))), 1)  # fmt: skip
         return self.parameters - experts + experts * (getattr(self.text, "num_experts_per_tok", None) or 1) // count
+
+
+def teacher_bytes(config: Any) -> int:
+    """Weights of all teachers of distillation that the trainer's process loads."""
+    distillation = config.algorithm.distillation
+    models = [teacher.model for teacher in distillation.teachers.values()] if distillation is not None else []
+    plain = config.model.model_copy(update={"lora": None})
+    sources = [model_source(path, "algorithm.distillation.teachers") for path in models if path is not None]
+    return sum(PolicySizes(plain, source, torch.device("cuda")).weights for source in sources)
 
 
 def _numel(tensors: Iterable[torch.Tensor]) -> int:
