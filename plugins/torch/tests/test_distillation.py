@@ -251,6 +251,25 @@ def test_another_vocabulary_is_refused() -> None:
         _check_same_words(student, other, "here")
 
 
+async def test_a_servers_tokenizer_is_compared_by_a_text(tiny: Any, tmp_path: Path, caplog: Any) -> None:
+    tokenizer = tiny.load(tiny.save(tmp_path / "model")).tokenizer
+
+    class Server:
+        shift = 0
+
+        async def tokenize(self, text: str) -> list[int]:
+            return [it + self.shift for it in tokenizer.encode(text, add_special_tokens=False)]
+
+    server = Server()
+    await teachers_module._check_same_ids(tokenizer, server, "here")
+    assert not caplog.records
+    server.shift = 1
+    with pytest.raises(ConfigError, match="here: the server's tokenizer isn't the policy's"):
+        await teachers_module._check_same_ids(tokenizer, server, "here")
+    await teachers_module._check_same_ids(tokenizer, object(), "here")
+    assert "its tokenizer isn't compared with the policy's" in caplog.text
+
+
 def test_a_group_of_one_needs_no_rewards_only_without_them() -> None:
     alone: dict[str, Any] = {"teachers": {"default": {}}}
     assert AlgorithmConfig.model_validate({"group_size": 1, "distillation": alone}).group_size == 1

@@ -140,6 +140,12 @@ def test_ranks_share_the_state(config: str, capsys: pytest.CaptureFixture[str]) 
     assert sixteen["parts_gib"]["gradients"] == pytest.approx(one["parts_gib"]["gradients"] / 16, abs=0.1)
 
 
+def test_a_teacher_is_whole_on_each_rank(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    teacher = f"algorithm.distillation.teachers.default.model={tmp_path / 'model'}"
+    _, facts = _plan(capsys, config, "--gpu", "h200:8", "--set", teacher)
+    assert facts["parts_gib"]["teachers"] * GIB == pytest.approx(2 * facts["parameters"], rel=0.01)
+
+
 def test_ranks_share_a_long_sequence(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     """At the advised number of ranks to a micro-batch, each has its share of the activations."""
     words = ("--gpu", "h100:8", "--set", "rollout.max_episode_tokens=81920")
