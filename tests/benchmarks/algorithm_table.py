@@ -22,11 +22,15 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples" / "common
 from stages import evaluations, toolrl
 
 QUICKSTART = Path(__file__).parents[2] / "docs" / "examples" / "quickstart"
+GRPO = ["algorithm.preset=grpo"]
+FOUR = ["trainer.updates_per_step=4"]
+FULL = ["evaluation.top_p=1.0", "evaluation.min_p=0.0"]
+"""Evaluations of the whole distribution, as in all other rows."""
 KL = ["algorithm.kl_coef=0.001"]
 STALE = ["rollout.max_staleness=1"]
 SETTINGS: dict[str, list[str]] = {
     "no tools (the control)": ["environments.default.tools=[]"],
-    "grpo": ["algorithm.preset=grpo"],
+    "grpo": GRPO,
     "dr_grpo": ["algorithm.preset=dr_grpo"],
     "dapo": [],
     "gspo": ["algorithm.preset=gspo"],
@@ -38,10 +42,10 @@ SETTINGS: dict[str, list[str]] = {
         "algorithm={preset: ppo, group_size: 1, critic: {learning_rate: 3.0e-4}}",
         "trainer.prompts_per_step=128",
     ],
-    "4 updates a step": ["trainer.updates_per_step=4"],
-    "4 updates, old_logprobs: sampled": ["trainer.updates_per_step=4", "algorithm.old_logprobs=sampled"],
+    "4 updates a step": [*FOUR],
+    "4 updates, old_logprobs: sampled": [*FOUR, "algorithm.old_logprobs=sampled"],
     "4 epochs": ["trainer.epochs_per_step=4"],
-    "4 updates, clip_dual: 3": ["trainer.updates_per_step=4", "algorithm.clip_dual=3"],
+    "4 updates, clip_dual: 3": [*FOUR, "algorithm.clip_dual=3"],
     "kl_coef: 0.001": KL,
     "kl_coef: 0.001, k1": [*KL, "algorithm.kl_estimator=k1"],
     "kl_coef: 0.001, k2": [*KL, "algorithm.kl_estimator=k2"],
@@ -50,6 +54,13 @@ SETTINGS: dict[str, list[str]] = {
     "kl_coef: 0.001, reference: {sync_every: 5}": [*KL, "algorithm.reference={sync_every: 5}"],
     "entropy_coef: 0.001": ["algorithm.entropy_coef=0.001"],
     "credit: turn": ["algorithm.credit=turn"],
+    "advantage: gdpo": [*GRPO, "algorithm.advantage=gdpo"],
+    "advantage: maxrl": [*GRPO, "algorithm.advantage=maxrl"],
+    "advantage: gigpo": [*GRPO, "algorithm.advantage=gigpo"],
+    "4 updates, policy_loss: dppo": [*GRPO, *FOUR, "algorithm.policy_loss=dppo"],
+    "top_p: 0.9": ["rollout.top_p=0.9", *FULL],
+    "top_p: 0.9, keep_sampling_masks": ["rollout.top_p=0.9", "rollout.keep_sampling_masks=true", *FULL],
+    "min_p: 0.05, keep_sampling_masks": ["rollout.min_p=0.05", "rollout.keep_sampling_masks=true", *FULL],
     "dynamic_sampling": ["algorithm.dynamic_sampling=true"],
     "difficulty: {}, 128 tasks": ["data.train.options.size=128", "algorithm.difficulty={}"],
     "max_staleness: 1": STALE,
