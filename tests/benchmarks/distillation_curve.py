@@ -21,14 +21,17 @@ TEACHER = "dapo"
 """The row of algorithm_table.py that teaches: grpo.yaml as it is."""
 GOAL = 0.9
 EVERY = 2
-TAUGHT = ["algorithm.preset=grpo", "algorithm.loss_aggregation=token_mean"]
-CURVES: dict[str, list[str] | None] = {
-    "GRPO": None,
-    "distillation": [],
-    "distillation, as loss": ["kl_as: loss"],
-    "distillation and reward": ["reward_weight: 1.0"],
+FAST = ["trainer.learning_rate=1.0e-3", "trainer.steps=20"]
+CURVES: dict[str, tuple[list[str], list[str] | None]] = {
+    "GRPO": ([], None),
+    "distillation": ([], []),
+    "distillation, as loss": ([], ["kl_as: loss"]),
+    "distillation and reward": ([], ["reward_weight: 1.0"]),
+    "GRPO, learning_rate 1e-3": (FAST, None),
+    "distillation, learning_rate 1e-3": (FAST, []),
+    "distillation and reward, learning_rate 1e-3": (FAST, ["reward_weight: 1.0"]),
 }
-"""By the name of a curve, settings of `algorithm.distillation`; None for none."""
+"""By the name of a curve, what `--set` takes, and settings of `algorithm.distillation`; None for none."""
 
 
 def main() -> int:
@@ -48,7 +51,7 @@ def main() -> int:
     print("| | " + " | ".join(f"{step}" for step in steps) + f" | first at {GOAL:.0%} |")
     print("|---" * (len(steps) + 2) + "|")
     for name, of in found.items():
-        shares = " | ".join(f"{100 * of[step]:.0f}" for step in steps)
+        shares = " | ".join(f"{100 * of[step]:.0f}" if step in of else "" for step in steps)
         print(f"| {name} | {shares} | {reached(of) or 'not reached'} |")
     if args.picture:
         draw(found, args.picture)
@@ -62,11 +65,13 @@ def run_name(name: str) -> str:
 
 def settings(where: Path, name: str) -> list[str]:
     """What `--set` takes for a curve."""
-    own = CURVES[name]
+    sets, own = CURVES[name]
+    sets = ["algorithm.preset=grpo", f"evaluation.every={EVERY}", *sets]
     if own is None:
-        return ["algorithm.preset=grpo", f"evaluation.every={EVERY}"]
+        return sets
     teacher = f"teachers: {{default: {{model: {where / folder(TEACHER)}}}}}"
-    return [*TAUGHT, f"evaluation.every={EVERY}", f"algorithm.distillation={{{', '.join([teacher, *own])}}}"]
+    distillation = f"algorithm.distillation={{{', '.join([teacher, *own])}}}"
+    return [*sets, "algorithm.loss_aggregation=token_mean", distillation]
 
 
 def curve(run: Path) -> dict[int, float]:
