@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolrl.types import Episode, Group
 
 EPSILON = 1e-4
-Advantage = Mapping[int, float]
-"""Of each turn of an episode, by its index."""
+Advantage = Mapping[int, float | Sequence[float]]
+"""Of each turn of an episode by its index, or of each of the turn's tokens."""
 
 
 def mean(values: Sequence[float]) -> float:
@@ -49,7 +50,7 @@ def sampled(episode: Episode) -> int:
 
 
 def given(episode: Episode, algorithm: Any) -> tuple[float, dict[int, float]]:
-    """What an episode was given as a whole, and for its turns."""
+    """What an episode was given as a whole, and for its turns, what the divergence takes off among it."""
     of_turns = [entry for entry in episode.rewards if entry.turn is not None and entry.source != "call_cost"]
     whole = math.fsum(entry.weight * entry.value for entry in episode.rewards if entry not in of_turns)
     if algorithm.overlong is not None:
@@ -161,7 +162,8 @@ def flat(group: Group, algorithm: Any) -> bool:
     if algorithm.filter_metric == "correct" and None not in correct and len(correct) < 2:
         return True
     plain = algorithm.model_copy(update={"overlong": None})
-    rewards = [given(episode, plain) for episode in group.scored]
+    scored = [replace(it, rewards=tuple(of for of in it.rewards if of.source != "kl")) for it in group.scored]
+    rewards = [given(episode, plain) for episode in scored]
     if algorithm.credit == "episode":
         lists = [[whole + math.fsum(turns.values()) for whole, turns in rewards]]
     else:
@@ -174,3 +176,11 @@ def kept(groups: Sequence[Group], credited: Sequence[tuple[Episode, Advantage]],
     dropped = {group.id for group in groups if algorithm.drop_flat_groups and flat(group, algorithm)}
     cut = ("max_tokens", "context_full", "timeout") if algorithm.mask_truncated else ()
     return [item for item in credited if item[0].group not in dropped and item[0].stop_reason not in cut]
+
+
+def generalised(rewards: Sequence[float], values: Sequence[float], discount: float, gae_lambda: float) -> list[float]:
+    """arXiv 1506.02438, equation 16."""
+    steps = range(len(rewards))
+    following = [*values[1:], 0.0]
+    errors = [rewards[step] + discount * following[step] - values[step] for step in steps]
+    return [math.fsum((discount * gae_lambda) ** (j - k) * errors[j] for j in steps if j >= k) for k in steps]

@@ -5,14 +5,15 @@ model."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from advantage_reference import ESTIMATORS, Advantage, by_group, kept
+from advantage_reference import EPSILON, ESTIMATORS, Advantage, by_group, deviation, generalised, given, kept, mean
 
-from toolrl.types import Episode, Group, Trajectory
+from toolrl.types import Episode, Group, RewardEntry, Trajectory, Turn
 from toolrl_plugin_torch.sampling_masks import decode
 
 # Sequences.
@@ -39,9 +40,10 @@ def rows_of(episode: Episode, advantage: Advantage) -> list[Row]:
 
 def row_of(trajectory: Trajectory, advantage: Advantage) -> Row:
     places = [place for place, bit in enumerate(trajectory.loss_mask) if bit]
-    turn_of = {p: t.index for t in trajectory.turns for segment in t.segments for p in range(*segment.tokens)}
     behaviour = torch.tensor([trajectory.logprobs[place] for place in places], dtype=torch.float64)
-    credited = torch.tensor([advantage[turn_of[place]] for place in places], dtype=torch.float64)
+    credited = torch.tensor(
+        [value for turn in trajectory.turns for value in of_tokens(advantage[turn.index], turn)], dtype=torch.float64
+    )
     drawn_from: Sequence[torch.Tensor] = ()
     if trajectory.sampling_masks:
         masks = decode(trajectory.sampling_masks, [trajectory.ids[place] for place in places])
@@ -50,6 +52,10 @@ def row_of(trajectory: Trajectory, advantage: Advantage) -> Row:
     if trajectory.teacher_logprobs is not None:
         teacher = torch.tensor([trajectory.teacher_logprobs[place] for place in places], dtype=torch.float64)
     return Row(trajectory.ids, places, behaviour, credited, drawn_from, teacher)
+
+
+def of_tokens(value: float | Sequence[float], turn: Turn) -> Sequence[float]:
+    return [value] * turn.sampled_tokens if isinstance(value, float | int) else value
 
 
 def taught(row: Row, how: Any) -> None:
@@ -86,7 +92,7 @@ def token_losses(now: torch.Tensor, entropy: torch.Tensor, row: Row, algorithm: 
     old = row.behaviour if algorithm.old_logprobs == "sampled" else row.old
     own = surrogate(now, old, row.advantages, algorithm) if dppo is None else trust_region(now, row, dppo)
     losses = own * off_policy(old, row, algorithm)
-    if algorithm.kl_coef:
+    if algorithm.kl_coef and algorithm.kl_in == "loss":
         losses = losses + algorithm.kl_coef * divergence(now, row.reference, row, algorithm)
     how = algorithm.distillation
     if how is not None and how.kl_as == "loss" and row.teacher is not None:
@@ -180,12 +186,17 @@ class Reference:
         self.start, self.steps = copy.deepcopy(model), 0
         self.temperature, self.longest, self.together = temperature, longest, together
         self.trained = [it for it in model.parameters() if it.requires_grad]
-        self.adamw = self._adamw(self.trained, settings.learning_rate)
+        self.adamw = adamw(self.trained, settings, settings.learning_rate)
+        self.penalties: dict[tuple[str, int], list[float]] = {}
+        """What the divergence takes off each token of a turn."""
+        self.critic = None if algorithm.critic is None else Critic(model, settings, algorithm)
         self.gradients: list[torch.Tensor] = []
         """Of each update, all in a row."""
 
     def update(self, groups: Sequence[Group]) -> float:
         """The updates of one step; the sum of their losses."""
+        if self.algorithm.kl_in == "reward":
+            groups = [replace(group, episodes=tuple(map(self._less_divergence, group.episodes))) for group in groups]
         credited = kept(groups, self._credited(groups), self.algorithm)
         episodes = [rows_of(*item) for item in credited]
         if self.algorithm.distillation is not None:
@@ -197,6 +208,8 @@ class Reference:
         for part in parts * self.settings.epochs_per_step:
             losses = [[self._losses(row) for row in rows] for rows in part]
             total += self._step(aggregated(losses, self.algorithm, self.longest))
+        if self.critic is not None:
+            self.critic.update()
         self._move_reference()
         return total
 
@@ -204,7 +217,22 @@ class Reference:
         if self.estimator is not None:
             name, options = self.estimator
             return ESTIMATORS[name](groups, options)
+        if self.critic is not None:
+            return self.critic.credited([episode for group in groups for episode in group.scored], self.penalties)
         return by_group(groups, self.algorithm)
+
+    def _less_divergence(self, episode: Episode) -> Episode:
+        """With what the divergence from the reference takes off the reward of each turn."""
+        entries = []
+        for it in episode.trajectories:
+            row = row_of(it, {turn.index: 0.0 for turn in it.turns})
+            with torch.no_grad():
+                away = row.behaviour - scored(self.start, row, self.temperature)[0]
+            parts = (-self.algorithm.kl_coef * away).split([turn.sampled_tokens for turn in it.turns])
+            for turn, part in zip(it.turns, parts, strict=True):
+                self.penalties[episode.id, turn.index] = part.tolist()
+                entries.append(RewardEntry(turn.index, "kl", float(part.sum())))
+        return replace(episode, rewards=(*episode.rewards, *entries))
 
     def _move_reference(self) -> None:
         self.steps += 1
@@ -237,7 +265,8 @@ class Reference:
 
     def _moves(self, part: Sequence[Sequence[Row]]) -> bool:
         """Whether a mini-batch has any gradient."""
-        if self.algorithm.kl_coef or self.algorithm.entropy_coef or self.dppo is not None:
+        in_loss = self.algorithm.kl_coef and self.algorithm.kl_in == "loss"
+        if in_loss or self.algorithm.entropy_coef:
             return bool(part)
         how = self.algorithm.distillation
         by_loss = how is not None and how.kl_as == "loss"
@@ -254,6 +283,95 @@ class Reference:
         self.adamw.step()
         return float(loss.detach())
 
-    def _adamw(self, parameters: Sequence[Any], rate: float) -> torch.optim.AdamW:
-        betas, eps = self.settings.betas, self.settings.eps
-        return torch.optim.AdamW(parameters, lr=rate, betas=betas, eps=eps, weight_decay=0.0)
+
+def adamw(parameters: Sequence[Any], settings: Any, rate: float) -> torch.optim.AdamW:
+    return torch.optim.AdamW(parameters, lr=rate, betas=settings.betas, eps=settings.eps, weight_decay=0.0)
+
+
+@dataclass
+class Valued:
+    """The steps of an episode."""
+
+    episode: Episode
+    places: list[int]
+    turns: list[int]
+    """The turn of each step."""
+    values: list[float]
+    advantages: list[float]
+
+
+class Critic:
+    """Values of turns or tokens by a second model, for one trajectory an episode."""
+
+    def __init__(self, model: Any, settings: Any, algorithm: Any) -> None:
+        self.body, self.settings, self.algorithm = copy.deepcopy(model.base_model), settings, algorithm
+        self.head = torch.nn.Linear(model.config.hidden_size, 1).double()
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.trained = [it for it in [*self.body.parameters(), *self.head.parameters()] if it.requires_grad]
+        self.adamw = adamw(self.trained, settings, algorithm.critic.learning_rate)
+        self.valued: list[Valued] = []
+
+    def credited(self, episodes: Sequence[Episode], penalties: Any) -> list[tuple[Episode, Advantage]]:
+        self.valued = [self._valued(episode, penalties) for episode in episodes]
+        tokens = [
+            (
+                value,
+                1 if getattr(self.algorithm.critic, "level", "") == "token" else it.episode.turns[turn].sampled_tokens,
+            )
+            for it in self.valued
+            for turn, value in zip(it.turns, it.advantages, strict=True)
+        ]
+        every = [value for value, count in tokens for _ in range(count)]
+        shift, by = 0.0, 1.0
+        if self.algorithm.scale == "advantage_std" and len(every) > 1:
+            shift, by = mean(every), deviation(every) + EPSILON
+        found: list[tuple[Episode, Advantage]] = []
+        for it in self.valued:
+            of: dict[int, list[float]] = {}
+            for turn, value in zip(it.turns, it.advantages, strict=True):
+                of.setdefault(turn, []).append((value - shift) / by)
+            whole = getattr(self.algorithm.critic, "level", "") == "token"
+            found.append((it.episode, {turn: values if whole else values[0] for turn, values in of.items()}))
+        return found
+
+    def update(self) -> None:
+        parts = dealt([len(it.places) for it in self.valued], self.settings.updates_per_step, even=False)
+        for part in [part for part in parts if part] * self.settings.epochs_per_step:
+            self.adamw.zero_grad()
+            torch.cat([self._losses(self.valued[number]) for number in part]).mean().backward()
+            self.adamw.step()
+
+    def _valued(self, episode: Episode, penalties: Any) -> Valued:
+        how, by_token = self.algorithm.critic, getattr(self.algorithm.critic, "level", "") == "token"
+        places, turns, rewards = [], [], []
+        for turn in episode.turns:
+            start, end = turn.segments[0].tokens
+            steps = list(range(start, end)) if by_token else [start]
+            places += steps
+            turns += [turn.index] * len(steps)
+            lost = penalties.get((episode.id, turn.index), [0.0] * (end - start))
+            rewards += lost if by_token else [math.fsum(lost)]
+            rewards[-1] += math.fsum(
+                it.weight * it.value for it in episode.rewards if it.turn == turn.index and it.source != "kl"
+            )
+        plain = replace(episode, rewards=tuple(it for it in episode.rewards if it.turn is None))
+        rewards[-1] += given(plain, self.algorithm)[0]
+        with torch.no_grad():
+            values = self._values(episode, places).tolist()
+        return Valued(
+            episode, places, turns, values, generalised(rewards, values, self.algorithm.discount, how.gae_lambda)
+        )
+
+    def _values(self, episode: Episode, places: Sequence[int]) -> torch.Tensor:
+        hidden = self.body(input_ids=torch.tensor([episode.ids]))[0][0]
+        values: torch.Tensor = self.head(hidden[[place - 1 for place in places]])[:, 0]
+        return values
+
+    def _losses(self, it: Valued) -> torch.Tensor:
+        values, old = self._values(it.episode, it.places), torch.tensor(it.values, dtype=torch.float64)
+        returns = old + torch.tensor(it.advantages, dtype=torch.float64)
+        errors = (values - returns) ** 2
+        if (clip := self.algorithm.critic.value_clip) is not None:
+            errors = errors.maximum((values.clamp(old - clip, old + clip) - returns) ** 2)
+        return errors / 2

@@ -154,6 +154,10 @@ def drawn(chance: random.Random) -> dict[str, Any]:
     if pick([True, False]):
         found |= {"kl_coef": 0.2, "kl_estimator": pick(["k1", "k2", "k3"]), "kl_correction": pick([True, False])}
         found["kl_correction"] |= found["kl_estimator"] == "k1"
+        if pick([True, False]):
+            found |= {"kl_in": "reward", "kl_estimator": pick(["k1", "k3"]), "kl_correction": True}
+            if found.get("credit") == "turn":
+                found["scale"] = "none"
     if pick([True, False, False]):
         found["reference"] = {"sync_every": pick([None, 1, 2]), "mixup": pick([1.0, 0.6])}
     if pick([True, False, False]):
@@ -175,7 +179,14 @@ def drawn(chance: random.Random) -> dict[str, Any]:
 def with_parts(case: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     """The case with an estimator or a policy loss of the plugin `objectives` in some."""
     algorithm, pick = case["algorithm"], chance.choice
-    if (name := pick([None, None, None, "gdpo", "maxrl", "gigpo"])) is not None:
+    if pick([True, False, False, False, False]):
+        algorithm |= {"preset": "ppo", "scale": pick(["advantage_std", "none"]), "discount": pick([1.0, 0.9])}
+        algorithm |= {"baseline": "critic", "credit": "turn"}
+        clip, decay = pick([None, 0.02]), pick([0.8, 1.0])
+        algorithm["critic"] = {"learning_rate": 0.05, "gae_lambda": decay, "value_clip": clip}
+    elif (name := pick([None, None, None, "gdpo", "maxrl", "gigpo"])) is not None:
+        if name == "maxrl":
+            algorithm.pop("kl_in", None)
         for void in ("baseline", "scale", "credit", "discount", "overlong"):
             algorithm.pop(void, None)
         options = None
@@ -238,7 +249,7 @@ class Cases:
         steps = [
             near(groups, self.reference, model, case["temperature"], chance, teachers=teachers) for groups in steps
         ]
-        cut = chance.random() < 0.5 and not case["masked"]
+        cut = chance.random() < 0.5 and not (case["masked"] or "critic" in case["algorithm"])
         case["steps"] = [spread(self.tiny, groups, chance) if cut else groups for groups in steps]
         return case
 
