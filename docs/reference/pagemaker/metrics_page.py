@@ -78,9 +78,10 @@ MEANINGS: dict[str, dict[str, str]] = {
         "staleness/mean": "Mean age of the trained tokens in versions of the weights.",
         "staleness/max": "The greatest age.",
         "overlong/penalty": "Mean penalty for length, 0 or less; only with `algorithm.overlong`.",
-        "critic/loss": "Half the squared error of the critic's values, over turns; only with a critic.",
+        "critic/loss": "Half the squared error of the critic's values, over turns or, with `critic.level: token`, "
+        "tokens; only with a critic.",
         "critic/grad_norm": "Norm of the critic's gradient before clipping.",
-        "critic/values": "Mean value of a turn before the update.",
+        "critic/values": "Mean value before the update.",
         "critic/explained_variance": "Share of the returns' variance that the values foresaw: 1 at best.",
         "episodes/trained": "Episodes with a place in the loss: without failed ones and dropped groups.",
         "tokens/trained": "In `sft`: the assistant's tokens of the batch.",

@@ -111,8 +111,8 @@ def test_each_token_is_scored_by_the_reference(tiny: Any, tmp_path: Path, share:
         for entry, turn in zip(entries, episode.turns, strict=True):
             places = range(*turn.segments[0].tokens)
             found = [episode.logprobs[place] - expected_T[place] for place in places]
-            assert entry.tokens == pytest.approx([-BETA * value for value in found], abs=1e-7)
-            assert entry.value == pytest.approx(sum(entry.tokens))
+            assert entry.tokens == pytest.approx([-value for value in found], abs=1e-6)
+            assert (entry.value, entry.weight) == (pytest.approx(sum(entry.tokens)), BETA)
             divergences += found
     assert metrics["kl"] == pytest.approx(np.mean(divergences), abs=1e-6)
     assert all(len(episode.rewards) == 1 for group in step for episode in group.episodes)

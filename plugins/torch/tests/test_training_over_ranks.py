@@ -23,7 +23,7 @@ excuse."""
 WORKER = Path(__file__).parent / "ranks_worker.py"
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "steps": 10, "max_grad_norm": 0.5, "tokens_per_microbatch": 40}
 
-PPO = {"preset": "ppo", "kl_coef": 0.1, "kl_in": "reward"}
+PPO = {"preset": "ppo", "critic": {"level": "token"}, "kl_coef": 0.1, "kl_in": "reward"}
 
 
 def make_group(tiny: Any, rewards: Sequence[float | None], seed: int) -> Group:

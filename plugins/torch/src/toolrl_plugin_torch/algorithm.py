@@ -115,9 +115,14 @@ class DifficultyConfig(Frame):
 class CriticConfig(Frame):
     """A critic: a second model, as large as the policy, that learns what an episode will still earn."""
 
+    level: Literal["turn", "token"] = Field(
+        "turn",
+        description="What has a value and an advantage, and is a step for discount and gae_lambda: each turn, or each "
+        "sampled token.",
+    )
     learning_rate: float = Field(1e-5, gt=0, allow_inf_nan=False, description="Constant.")
     gae_lambda: float = Field(
-        0.95, ge=0, le=1, description="1 trusts rewards alone, 0 the critic's word for all but the next turn."
+        0.95, ge=0, le=1, description="1 trusts rewards alone, 0 the critic's word for all but the next step."
     )
     value_clip: float | None = Field(
         0.2, gt=0, allow_inf_nan=False, description="How far a value may move in a step before its error is held."

@@ -1,15 +1,17 @@
-"""A critic: a second model that estimates, before each turn, the rewards still to come; for PPO.
+"""A critic: a second model that estimates, before each step, the rewards still to come; for PPO.
 
 Its body is a copy of the policy's at the start of the run (with an adapter, of the adapter alone: the model's own
 weights are the policy's), its head one linear output that begins at zero. A turn is one step of the decision process:
-the state is all that the model has read when the turn begins, the action what it writes in it. With r_k the reward of
-turn k (the last turn also earns what was given for the whole episode), V_k the value before it, 0 after the last:
+the state is all that the model has read when the turn begins, the action what it writes in it. With `level: token` each
+sampled token is a step, and a turn's reward is earned by its last one; what tools wrote is a part of the state alone
+(verl's `compute_gae_advantage_return` with its mask). With r_k the reward of step k (the last one also earns what was
+given for the whole episode), V_k the value before it, 0 after the last:
 
     δ_k = r_k + discount · V_(k+1) − V_k
     A_k = Σ_(j ≥ k) (discount · λ)^(j − k) · δ_j        generalised advantages, arXiv 1506.02438, equation 16
     R_k = A_k + V_k                                     what the critic learns
 
-    loss = ½ · max((V − R)², (clip(V, V_old ± c) − R)²)   averaged over turns, PPO's with its values clipped
+    loss = ½ · max((V − R)², (clip(V, V_old ± c) − R)²)   averaged over steps, PPO's with its values clipped
 
 Advantages of a step are shifted to mean 0 and divided by their standard deviation over sampled tokens, with
 `scale: advantage_std`.
@@ -18,20 +20,23 @@ Advantages of a step are shifted to mean 0 and divided by their standard deviati
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from statistics import fmean, pvariance
 from typing import Any
 
 import torch
 
 from toolrl.errors import CheckpointError, ConfigError, RunStoppedError
+from toolrl.protocols import Credit
 from toolrl.types import Episode, Group, Trajectory, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, CriticConfig, OverlongConfig
 from toolrl_plugin_torch.batch import MicroBatch, Sample, split
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import overlong_penalty
+from toolrl_plugin_torch.objective.kl_reward import KlEntry
 from toolrl_plugin_torch.offload import offloaded, own_tensors
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import TrainerConfig
@@ -43,13 +48,13 @@ _OTHER = "Resume with the model and the model.lora that the run began with."
 
 
 def gae(rewards: Sequence[float], values: Sequence[float], discount: float, gae_lambda: float) -> list[float]:
-    """The advantage of each turn of one episode; `values` are those before its turns."""
+    """The advantage of each step of one episode; `values` are those before its steps."""
     advantages = [0.0] * len(rewards)
     later = following = 0.0
-    for turn in range(len(rewards) - 1, -1, -1):
-        difference = rewards[turn] + discount * following - values[turn]
+    for step in range(len(rewards) - 1, -1, -1):
+        difference = rewards[step] + discount * following - values[step]
         later = difference + discount * gae_lambda * later
-        advantages[turn], following = later, values[turn]
+        advantages[step], following = later, values[step]
     return advantages
 
 
@@ -66,16 +71,19 @@ def value_loss(
 
 @dataclass
 class _Valued:
-    """The turns of an episode in which anything was sampled, with the critic's values; zeros until it was asked."""
+    """The steps of an episode, with the critic's values; zeros until it was asked."""
 
     episode: Episode
     trajectory: Trajectory
     turns: Sequence[Turn]
+    """Those in which anything was sampled."""
+    steps: Sequence[Sequence[int]]
+    """Of each turn: the place of its first token, or those of all its sampled tokens."""
     values: Sequence[float]
     advantages: Sequence[float]
 
     @classmethod
-    def of(cls, episode: Episode) -> _Valued:
+    def of(cls, episode: Episode, level: str) -> _Valued:
         """Raises RunStoppedError for an episode that is no chain of turns."""
         trained = [it for it in episode.trajectories if it.trained and it.turns] or [Trajectory()]
         if len(trained) > 1:
@@ -85,32 +93,45 @@ class _Valued:
                 hint="Take an algorithm without a critic, for example `preset: grpo`.",
             )
         turns = [turn for turn in trained[0].turns if turn.sampled_tokens]
-        return cls(episode, trained[0], turns, [0.0] * len(turns), [0.0] * len(turns))
+        places = [[at for of in turn.segments if of.origin == "model" for at in range(*of.tokens)] for turn in turns]
+        steps = places if level == "token" else [of_turn[:1] for of_turn in places]
+        nothing = [0.0] * sum(len(of_turn) for of_turn in steps)
+        return cls(episode, trained[0], turns, steps, nothing, nothing)
 
     def sample(self) -> Sample:
-        """What the critic learns from: at the first token of each turn the return, and the value as it was."""
+        """What the critic learns from: at the token of each step the return, and the value as it was."""
         ids, length = self.trajectory.ids, len(self.trajectory.ids)
         mask, old, returns = [0] * length, [0.0] * length, [0.0] * length
-        for turn, value, advantage in zip(self.turns, self.values, self.advantages, strict=True):
-            spans = (segment.tokens for segment in turn.segments if segment.origin == "model")
-            start = next(start for start, end in spans if end > start)
-            mask[start], old[start], returns[start] = 1, value, value + advantage
+        for place, value, advantage in zip(chain(*self.steps), self.values, self.advantages, strict=True):
+            mask[place], old[place], returns[place] = 1, value, value + advantage
         return Sample(ids, mask, old, returns, self.trajectory.media)
 
     def rewards(self, overlong: OverlongConfig | None) -> list[float]:
-        """What each turn earned. A reward of another turn goes to the one before it; what was given for the whole
-        episode goes to the last."""
+        """What each step earned. A turn's last step earns the turn's reward; the divergence from the reference goes to
+        the step of its token. A reward of another turn goes to the one before it, and what was given for the whole
+        episode to the last step."""
+        rewards = [[0.0] * len(of_turn) for of_turn in self.steps]
+        if not rewards:
+            return []
         indices = [turn.index for turn in self.turns]
-        rewards = [0.0] * len(indices)
-        if not indices:
-            return rewards
         for entry in self.episode.rewards:
             place = len(indices) if entry.turn is None else bisect_right(indices, entry.turn)
-            if entry.role in (None, self.trajectory.role):
-                rewards[max(place - 1, 0)] += entry.weight * entry.value
+            earned = rewards[max(place - 1, 0)]
+            if entry.role not in (None, self.trajectory.role):
+                continue
+            if isinstance(entry, KlEntry) and entry.turn is not None and len(entry.tokens) == len(earned):
+                earned[:] = [one + entry.weight * of for one, of in zip(earned, entry.tokens, strict=True)]
+            else:
+                earned[-1] += entry.weight * entry.value
         if overlong is not None:
-            rewards[-1] += overlong_penalty(sum(self.trajectory.loss_mask), overlong)
-        return rewards
+            rewards[-1][-1] += overlong_penalty(sum(self.trajectory.loss_mask), overlong)
+        return list(chain(*rewards))
+
+    def by_turn(self, values: Iterable[float], level: str) -> Credit:
+        """Values of the steps, by turn."""
+        rest = iter(values)
+        found = zip(self.turns, [list(islice(rest, len(of_turn))) for of_turn in self.steps], strict=True)
+        return {turn.index: of_turn if level == "token" else of_turn[0] for turn, of_turn in found}
 
 
 class Values(torch.nn.Module):  # type: ignore[misc]
@@ -130,7 +151,7 @@ class Values(torch.nn.Module):  # type: ignore[misc]
 
 
 class Critic:
-    """Values of turns, and the advantages that follow from them. Use, once a step: `advantages`, then `update`."""
+    """Values of steps, and the advantages that follow from them. Use, once a step: `advantages`, then `update`."""
 
     def __init__(
         self,
@@ -174,17 +195,17 @@ class Critic:
         self._valued: list[_Valued] = []
         self.body.train()
 
-    def advantages(self, groups: Sequence[Group]) -> list[list[dict[int, float]]]:
-        """By turn, for each episode of each group; empty for those that failed. Follows `AdvantageEstimator`."""
-        self._valued = [_Valued.of(episode) for group in groups for episode in group.scored]
+    def advantages(self, groups: Sequence[Group]) -> list[list[Credit]]:
+        """By turn, or by its tokens, for each episode of each group; empty for those that failed. Follows
+        `AdvantageEstimator`."""
+        self._valued = [_Valued.of(episode, self._config.level) for group in groups for episode in group.scored]
         with self._on_device:
             self._value()
         shift, scale = self._normalisation()
-        by_id = {
-            id(item.episode): {
-                turn.index: (advantage - shift) / scale
-                for turn, advantage in zip(item.turns, item.advantages, strict=True)
-            }
+        by_id: dict[int, Credit] = {
+            id(item.episode): item.by_turn(
+                [(advantage - shift) / scale for advantage in item.advantages], self._config.level
+            )
             for item in self._valued
         }
         return [[by_id.get(id(episode), {}) for episode in group.episodes] for group in groups]
@@ -192,7 +213,7 @@ class Critic:
     def update(self) -> dict[str, float]:
         """Learn from the episodes that `advantages` saw last, in as many mini-batches and passes as the policy.
 
-        Metrics: the mean loss of a turn, the gradients' norm in the last optimizer step before clipping, the mean value
+        Metrics: the mean loss of a step, the gradients' norm in the last optimizer step before clipping, the mean value
         before the step, and the share of the returns' variance that the values foresaw (left out where all returns are
         equal). Empty where nothing was sampled."""
         with self._on_device:
@@ -244,7 +265,7 @@ class Critic:
         return {name: tensor for name, tensor in self.body.state_dict().items() if name not in frozen}
 
     def _value(self) -> None:
-        """Ask for the value before each turn, and compute the advantages."""
+        """Ask for the value before each step, and compute the advantages."""
         samples = [item.sample() for item in self._valued]
         for part in self._ranks.gather(self._values_of(samples), "the critic's values"):
             for index, values in part.items():
@@ -269,11 +290,12 @@ class Critic:
     def _normalisation(self) -> tuple[float, float]:
         """What to take off the advantages and to divide them by: their mean and deviation over sampled tokens."""
         advantages = torch.tensor([value for item in self._valued for value in item.advantages], dtype=torch.float64)
-        counts = torch.tensor([turn.sampled_tokens for item in self._valued for turn in item.turns], dtype=torch.int64)
-        advantages_N = advantages.repeat_interleave(counts)
-        if self._algorithm.scale != "advantage_std" or len(advantages_N) < 2:
+        if self._config.level == "turn":
+            counts = [turn.sampled_tokens for item in self._valued for turn in item.turns]
+            advantages = advantages.repeat_interleave(torch.tensor(counts, dtype=torch.int64))
+        if self._algorithm.scale != "advantage_std" or len(advantages) < 2:
             return 0.0, 1.0
-        return float(advantages_N.mean()), float(advantages_N.std()) + EPSILON
+        return float(advantages.mean()), float(advantages.std()) + EPSILON
 
     def _batches(self, samples: Sequence[Sample]) -> tuple[list[MicroBatch], Sequence[int]]:
         """This rank's micro-batches, as many as any rank has; and which of the samples are its own."""
@@ -291,7 +313,7 @@ class Critic:
         return values_N
 
     def _backward(self, batch: MicroBatch, count: int) -> torch.Tensor:
-        """Add the gradients of one micro-batch out of `count` turns; the sum of its errors."""
+        """Add the gradients of one micro-batch out of `count` steps; the sum of its errors."""
         mask_BT, values_N = batch.loss_mask_BT, self._forward(batch)
         old_N, returns_N = (part[mask_BT].to(values_N) for part in (batch.rollout_logprobs_BT, batch.advantages_BT))
         loss_N = value_loss(values_N, old_N, returns_N, self._config.value_clip)

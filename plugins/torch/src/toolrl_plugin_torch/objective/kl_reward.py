@@ -23,10 +23,10 @@ SOURCE = "kl"
 
 @dataclass(frozen=True, slots=True)
 class KlEntry(RewardEntry):
-    """What a turn loses, or an episode for tokens of no turn."""
+    """What a turn loses, or an episode for tokens of no turn; its weight is the coefficient."""
 
     tokens: tuple[float, ...] = ()
-    """What each of its sampled tokens loses; `value` is their sum."""
+    """What each of its sampled tokens loses, before the weight; `value` is their sum."""
 
 
 def scored_episodes(groups: Sequence[Group]) -> list[Episode]:
@@ -67,10 +67,12 @@ def without_kl(group: Group) -> Group:
 
 def _entries(trajectory: Trajectory, known: dict[int, float], coefficient: float) -> Iterator[RewardEntry]:
     """By turn; `known` holds the divergence at each sampled token, and is emptied."""
+
+    def entry(turn: int | None, tokens: tuple[float, ...]) -> KlEntry:
+        return KlEntry(turn, SOURCE, sum(tokens), coefficient, trajectory.role, tokens)
+
     for turn in trajectory.turns:
         spans = [segment.tokens for segment in turn.segments if segment.origin == "model"]
-        tokens = tuple(-coefficient * known.pop(place, 0.0) for span in spans for place in range(*span))
-        yield KlEntry(turn.index, SOURCE, sum(tokens), role=trajectory.role, tokens=tokens)
+        yield entry(turn.index, tuple(-known.pop(place, 0.0) for span in spans for place in range(*span)))
     if known:
-        tokens = tuple(-coefficient * value for value in known.values())
-        yield KlEntry(None, SOURCE, sum(tokens), role=trajectory.role, tokens=tokens)
+        yield entry(None, tuple(-value for value in known.values()))

@@ -131,7 +131,10 @@ def _critic(settings: Conversion) -> dict[str, Any]:
         Number("value_clip", ("critic.cliprange_value",), least=SMALLEST),
         Number("warmup_steps", ("trainer.critic_warmup",), whole=True, above=0),
     )
-    return {"discount": settings.number("algorithm.gamma", least=SMALLEST, most=1.0), "critic": critic}
+    return {
+        "discount": settings.number("algorithm.gamma", least=SMALLEST, most=1.0),
+        "critic": {"level": "token", **critic},
+    }
 
 
 def _kl(settings: Conversion) -> dict[str, Any]:
