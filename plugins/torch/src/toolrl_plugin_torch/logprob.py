@@ -211,7 +211,8 @@ class _Settings:
 
     def truncate_(self, logits: torch.Tensor, rows: slice) -> torch.Tensor:
         """In place, without the ids that weren't kept."""
-        return logits if self.kept is None else logits.masked_fill_(self.kept.dropped(rows.start, logits), LOW)
+        # On a CPU exp takes much longer of a finite number whose exponential is 0.
+        return logits if self.kept is None else logits.masked_fill_(self.kept.dropped(rows.start, logits), -torch.inf)
 
 
 class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
@@ -247,6 +248,8 @@ class _SelectedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             log_total = total.log()
             logprobs_N[rows] = selected - (top + log_total).squeeze(1)
             if settings.entropy:
+                if settings.kept is not None:
+                    shifted.clamp_(min=LOW)
                 # Σ p·z with z shifted by its greatest, so that nothing large cancels.
                 entropy_N[rows] = log_total.squeeze(1) - shifted.mul_(exponential).sum(dim=1) / total.squeeze(1)
         ctx.settings = settings
