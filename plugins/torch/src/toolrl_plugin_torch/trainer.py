@@ -23,7 +23,7 @@ from toolrl_plugin_torch.batch import MicroBatch, Sample, balance, episode_sampl
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.logprob import TokenScorer
-from toolrl_plugin_torch.objective.credit import credit, sampled_entropy
+from toolrl_plugin_torch.objective.credit import CreditedEpisodes, credit, sampled_entropy
 from toolrl_plugin_torch.objective.distillation import distillation_metrics, taught
 from toolrl_plugin_torch.objective.kl_reward import scored_episodes, with_kl
 from toolrl_plugin_torch.objective.loss import (
@@ -112,20 +112,7 @@ class PolicyTrainer(BaseTrainer):
         self.ranks.use_device()
         groups, of_kl = self._with_kl(groups)
         credited = credit(groups, self._algorithm, self.critic or self._estimator)
-        samples = [
-            episode_samples(episode, advantage, self.routers)
-            for episode, advantage in zip(credited.episodes, credited.advantages, strict=True)
-        ]
-        if (distillation := self._algorithm.distillation) is not None:
-            samples = [[taught(sample, distillation) for sample in of_episode] for of_episode in samples]
-        groups_of = [episode.group for episode in credited.episodes]
-        costs = [_tokens(of_episode) for of_episode in samples]
-        even = self._algorithm.loss_aggregation != "token_mean"
-        parts = balance(groups_of, costs, self._trainer.updates_per_step, together=self.shares, even=even)
-        plans = [self._plan([samples[index] for index in part], [groups_of[index] for index in part]) for part in parts]
-        updates = [plan for plan in plans if plan.batches]
-        if self.step < self.skipped_steps:
-            updates = []
+        updates = self._planned(credited) if self.step >= self.skipped_steps else []
         passes = updates * self._trainer.epochs_per_step
         if len(passes) > 1 and self._algorithm.old_logprobs == "recomputed":
             # Later updates of the step start from another policy than the one that sampled.
@@ -165,6 +152,21 @@ class PolicyTrainer(BaseTrainer):
         for part in self.ranks.gather(logprobs, f"the reference of step {self.step + 1}"):
             logprobs |= part
         return with_kl(groups, [logprobs.get(place, []) for place in range(len(trained))], self._algorithm.kl_coef)
+
+    def _planned(self, credited: CreditedEpisodes) -> list[_Update]:
+        """The mini-batches of a step, without those that move nothing."""
+        samples = [
+            episode_samples(episode, advantage, self.routers)
+            for episode, advantage in zip(credited.episodes, credited.advantages, strict=True)
+        ]
+        if (distillation := self._algorithm.distillation) is not None:
+            samples = [[taught(sample, distillation) for sample in of_episode] for of_episode in samples]
+        groups_of = [episode.group for episode in credited.episodes]
+        costs = [_tokens(of_episode) for of_episode in samples]
+        even = self._algorithm.loss_aggregation != "token_mean"
+        parts = balance(groups_of, costs, self._trainer.updates_per_step, together=self.shares, even=even)
+        plans = [self._plan([samples[index] for index in part], [groups_of[index] for index in part]) for part in parts]
+        return [plan for plan in plans if plan.batches]
 
     def _plan(self, episodes: Sequence[Sequence[Sample]], groups: Sequence[str]) -> _Update:
         """Micro-batches of the episodes' samples that move the policy, normalised over all samples of all ranks.
