@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, metadata
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 from toolrl.errors import CheckpointError, first_line
 from toolrl.loop.ranks import Ranks
@@ -34,16 +33,6 @@ MODEL = "model"
 _BESIDE = ".shards-"
 _INDEX = ".metadata"
 """The place of each part; the first rank writes it last."""
-_METADATA, _PATHS = "torch.distributed.checkpoint.metadata", ("PosixPath", "WindowsPath")
-_IN_INDEX = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    *((module, name) for module in ("pathlib", "pathlib._local") for name in _PATHS),
-    *((_METADATA, name) for name in metadata.__all__),
-    (_METADATA, "_MEM_FORMAT_ENCODING"),
-}
-"""Classes and functions by module and name."""
 _SLOW = 20.0
 """Seconds that a file may take to be seen on another host."""
 
@@ -92,7 +81,7 @@ def write_shards(
 def read_shards(checkpoint: Path, states: Mapping[str, Stateful], ranks: Ranks) -> None:
     """Load what `write_shards` wrote with any number of ranks. Raises CheckpointError for other tensors."""
     tensors = _tensors(states)
-    reader = _CheckedReader(checkpoint / FOLDER)
+    reader = FileSystemReader(checkpoint / FOLDER)
     try:
         saved = {name: tuple(entry.size) for name, entry in reader.read_metadata().state_dict_metadata.items()}
         wanted = {name: tuple(value.shape) for name, value in tensors.items()}
@@ -110,28 +99,6 @@ def read_shards(checkpoint: Path, states: Mapping[str, Stateful], ranks: Ranks) 
         raise CheckpointError(f"it can't be read: {first_line(error)}", where=str(checkpoint / FOLDER)) from error
     for state in states.values():
         state.write_back()
-
-
-class _CheckedReader(FileSystemReader):  # type: ignore[misc]
-    """torch's reader with a checked index: the index is a pickle, which could call any function."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with (Path(self.path) / _INDEX).open("rb") as file:
-            index = _IndexUnpickler(file).load()
-        if not isinstance(index, Metadata):
-            raise pickle.UnpicklingError(f"{_INDEX} holds a {type(index).__name__}")
-        index.storage_meta = index.storage_meta or StorageMeta()
-        index.storage_meta.load_id = self.load_id
-        return index
-
-
-class _IndexUnpickler(pickle.Unpickler):
-    """Makes what such an index is made of, and nothing else."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        if (module, name) in _IN_INDEX or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{_INDEX} asks for {module}.{name}, which has no place in it")
 
 
 def _appears(file: Path) -> bool:
