@@ -28,20 +28,12 @@ _UNCLOSED = ("unclosed", "stray_close")
 _CALLABLE = ("python", "calculator")
 
 
-class ArealTirParser:
+class ArealTirParser(TirParser):
     """Fences and tags, one call a turn. Stateless: one object serves all episodes."""
 
     def __init__(self, options: ArealTirParserOptions | None = None, context: BuildContext | None = None) -> None:
-        self._options = options or ArealTirParserOptions()
-        self._tir = TirParser()
-
-    def stops(self, turn_text: str) -> Sequence[str]:
-        """What may end a call where there are `python` and `calculator` alone."""
-        return self.stops_for(turn_text, ())
-
-    def stops_for(self, turn_text: str, tools: Sequence[ToolSpec]) -> Sequence[str]:
-        """What may end the construct that is open, or in content any call."""
-        return self._tir.stops_for(turn_text, tools)
+        super().__init__()
+        self._answered = options or ArealTirParserOptions()
 
     def parse(
         self,
@@ -53,7 +45,7 @@ class ArealTirParser:
         prefilled_thinking: bool = False,
     ) -> ParsedTurn:
         """Read a turn. Without `tools`, calls of `python` and `calculator` are read."""
-        parsed = self._tir.parse(
+        parsed = super().parse(
             text, tools=tools, finish=finish, stopped_by=stopped_by, prefilled_thinking=prefilled_thinking
         )
         if not parsed.items:
@@ -76,10 +68,10 @@ class ArealTirParser:
         """The items that are answered."""
         enabled = {spec.name for spec in tools} or _CALLABLE
         kept = [item for item in items if not isinstance(item, ToolCall) or item.name in enabled]
-        if not self._options.answer_unclosed:
+        if not self._answered.answer_unclosed:
             kept = [item for item in kept if not isinstance(item, CallError) or item.kind not in _UNCLOSED]
         calls = [item for item in kept if isinstance(item, ToolCall)]
-        if calls and self._options.calls == "last":
+        if calls and self._answered.calls == "last":
             return (calls[-1],)
         return tuple(kept)
 
@@ -88,7 +80,7 @@ class ArealTirParser:
         return stopped_by is not None and (stopped_by in self.stops_for("", tools) or set(stopped_by) in ({"`"}, {"~"}))
 
     def _cut(self, record: CallRecord) -> CallRecord:
-        text, limit = record.result.text, self._options.max_result_chars
+        text, limit = record.result.text, self._answered.max_result_chars
         if limit is None or len(text) <= limit:
             return record
         half = limit // 2
