@@ -21,11 +21,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from toolrl.errors import ToolsetError
 from toolrl.tools.cancellation import uninterrupted
-from toolrl.tools.threads import POOL
 from toolrl_plugin_openenv.wire import CAPACITY, CLOSE, FATAL, STATE, Answer, Failure, read_answer
 
-LARGE = 1_000_000
-"""Characters of an answer above which it is read in a thread."""
 NOT_THERE = "Is the server running, and is `url` its address?"
 NO_WEBSOCKET = (
     "Something answers there, but gives no WebSocket: `url` is the address of an OpenEnv server, without `/ws`. One "
@@ -165,14 +162,7 @@ class OpenEnvConnection:
         except Exception as error:
             raise self._lose(error) from error
         self._owed -= 1
-        if len(raw) <= LARGE:
-            return read_answer(raw)
-        reading = POOL.submit(read_answer, raw)
-        try:
-            return await asyncio.shield(reading)
-        except asyncio.CancelledError:
-            self.late(read_answer(raw))  # The request is given up, but its answer may hold a reward.
-            raise
+        return read_answer(raw)
 
     def _lose(self, error: Exception | None = None) -> LostError:
         self.lost = self.lost or self._address.hide(f"{type(error).__name__}: {error}"[:500])
