@@ -226,7 +226,7 @@ class TestBuilding:
                 open_index(tmp_path / "index")
         manifest.write_text(json.dumps(facts))
         (tmp_path / "index" / "lists.weights.npy").write_bytes(b"")
-        with pytest.raises(DataError, match="can't be read"):
+        with pytest.raises(DataError, match="isn't whole"):
             open_index(tmp_path / "index")
 
     @pytest.mark.parametrize("name", ["gone", "empty", "half", "of another"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from toolrl.errors import DataError
 from toolrl_plugin_search.bm25_build import RULES, words
-from toolrl_plugin_search.folder import check_sizes, read_manifest
+from toolrl_plugin_search.folder import read_manifest
 from toolrl_plugin_search.passages import Hit, Index
 
 MAX_QUERY_WORDS = 512
@@ -63,32 +63,14 @@ class Bm25Index(Index):
                 f"{folder} was indexed by the rules {facts.get('words')!r}, this version has {RULES!r}",
                 hint="Make the index anew.",
             )
-        try:
-            super().__init__(folder)
-            self._words = _Words(folder)
-            self._starts = _mapped(folder / "words.lists.npy")
-            self._most = _mapped(folder / "words.best.npy")
-            self._listed = _mapped(folder / "lists.passages.npy")
-            self._weights = _mapped(folder / "lists.weights.npy")
-        except (OSError, ValueError, EOFError, IndexError) as error:
-            raise DataError(f"{folder}: a part of the index can't be read: {error}", hint="Make it anew.") from error
-        self._check(folder, facts)
+        super().__init__(folder)
+        self._words = _Words(folder)
+        self._starts = _mapped(folder / "words.lists.npy")
+        self._most = _mapped(folder / "words.best.npy")
+        self._listed = _mapped(folder / "lists.passages.npy")
+        self._weights = _mapped(folder / "lists.weights.npy")
         self._sums: list[Array] = []
         """Arrays of zeros that no search uses at the moment."""
-
-    def _check(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Raises DataError where the files aren't of one index, or one of them isn't whole."""
-        size, entries = len(self._words), int(self._starts[-1])
-        check_sizes(
-            folder,
-            {
-                "index.json": ((facts.get("passages"), facts.get("entries")), (len(self), entries)),
-                "words.best.npy": (self._most.shape, (size,)),
-                "words.lists.npy": (self._starts.shape, (size + 1,)),
-                "lists.passages.npy": (self._listed.shape, (entries,)),
-                "lists.weights.npy": (self._weights.shape, self._listed.shape),
-            },
-        )
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """The best passages of each query, the best first; at most `topk`, and none that shares no word with it."""
@@ -170,7 +152,6 @@ class _Words:
     def __init__(self, folder: Path) -> None:
         self._starts = _mapped(folder / "words.starts.npy")
         self._bytes = (folder / "words.bin").read_bytes()
-        check_sizes(folder, {"words.bin": (len(self._bytes), int(self._starts[-1]))})
 
     def __len__(self) -> int:
         return len(self._starts) - 1

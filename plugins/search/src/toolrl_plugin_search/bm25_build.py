@@ -52,8 +52,6 @@ class BuildResult:
     words: int
     """All words of all passages."""
     vocabulary: int
-    entries: int
-    """Pairs of a word and a passage."""
 
 
 def words(text: str) -> list[str]:
@@ -94,7 +92,7 @@ def build_bm25(
         blocks.flush()
         result = _join(folder, blocks, k1, b)
         facts = {"passages": result.passages, "words": RULES, "k1": k1, "b": b, "vocabulary": result.vocabulary}
-        write_manifest(folder, "bm25", {**facts, "entries": result.entries})
+        write_manifest(folder, "bm25", facts)
     return result
 
 
@@ -180,7 +178,7 @@ def _join(folder: Path, blocks: _Blocks, k1: float, b: float) -> BuildResult:
     np.save(folder / "words.best.npy", best)
     for file in blocks.files:
         file.unlink()
-    return BuildResult(total, int(lengths.sum()), size, entries)
+    return BuildResult(total, int(lengths.sum()), size)
 
 
 def _places(word: Array, free: Array) -> Array:

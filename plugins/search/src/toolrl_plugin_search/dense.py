@@ -15,7 +15,7 @@ import numpy as np
 
 from toolrl.errors import DataError, PluginError
 from toolrl_plugin_search.encoder import PASSAGE_PREFIX, QUERY_PREFIX, Encoder
-from toolrl_plugin_search.folder import check_sizes, new_folder, read_manifest, write_manifest
+from toolrl_plugin_search.folder import new_folder, read_manifest, write_manifest
 from toolrl_plugin_search.passages import Hit, Index, Passage, passage_writer
 
 VECTORS = "vectors.f32"
@@ -123,17 +123,11 @@ class DenseIndex(Index):
         """`encoder` is the folder of the model, by default what the index names; `encodes` takes its place. Raises
         DataError, PluginError, ConfigError."""
         facts = read_manifest(folder)
-        try:
-            size, count, prefix = int(facts["size"]), int(facts["passages"]), str(facts["query_prefix"])
-            name = encoder if encoder is not None else str(facts["encoder"])
-            super().__init__(folder)
-            wanted = {VECTORS: ((folder / VECTORS).stat().st_size, 4 * count * size)}
-            check_sizes(folder, {"index.json": (count, len(self.passages)), **wanted})
-            self._vectors: Array = np.memmap(folder / VECTORS, dtype=np.float32, mode="r", shape=(count, size))
-        except (OSError, ValueError, TypeError, KeyError, EOFError, IndexError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"{folder}: a part of the index can't be read: {what}", hint="Make it anew.") from error
-        self._prefix = prefix
+        super().__init__(folder)
+        size, self._prefix = facts["size"], facts["query_prefix"]
+        name = encoder if encoder is not None else facts["encoder"]
+        shape = (facts["passages"], size)
+        self._vectors: Array = np.memmap(folder / VECTORS, dtype=np.float32, mode="r", shape=shape)
         self._encoder = encodes if encodes is not None else Encoder(name, device=device)
         if self._encoder.size != size:
             raise DataError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 import mmap
-import os
 import zlib
 from abc import ABC, abstractmethod
 from array import array
@@ -22,7 +21,6 @@ from typing import IO, Any, ClassVar
 import numpy as np
 
 from toolrl.errors import DataError
-from toolrl_plugin_search.folder import check_sizes
 
 LINES = "passages.jsonl"
 STARTS = "passages.starts.npy"
@@ -125,7 +123,6 @@ class PassageStore:
     def __init__(self, folder: Path) -> None:
         self._starts: Any = np.load(folder / STARTS, mmap_mode="r")
         with (folder / LINES).open("rb") as file:
-            check_sizes(folder, {LINES: (os.fstat(file.fileno()).st_size, int(self._starts[-1]))})
             # An empty file can't be mapped, and has nothing to be read.
             empty = len(self) == 0
             self._lines = None if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
