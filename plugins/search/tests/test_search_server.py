@@ -118,7 +118,6 @@ class TestApi:
             (b'{"queries": ["a"], "topk": -1}', 422, "`topk`"),
             (b'{"queries": ["a"], "topk": 100000}', 422, "`topk`"),
             (b'{"queries": ["a"], "return_scores": 1}', 422, "`return_scores`"),
-            (b'{"queries": ["a", "b", "c"]}', 422, "2 may come at once"),
             (b'{"queries": ["' + b"x" * (2 << 20) + b'"]}', 413, "larger than 1 MiB"),
         ],
     )
@@ -126,22 +125,19 @@ class TestApi:
         async def work(server: RetrievalServer) -> tuple[int, Any]:
             return await post(server.url, None, data=body, headers={"Content-Type": "application/json"})
 
-        found = serve(open_index(index_folder), work, max_queries=2, max_request_mb=1)
+        found = serve(open_index(index_folder), work, max_request_mb=1)
         assert found[0] == status
         assert message in found[1]["detail"]
 
-    def test_half_characters_and_long_queries_are_searched(self) -> None:
-        request = read_request(b'{"queries": ["\\ud800a", "' + b"x" * 20_000 + b'"]}', RetrievalServerSettings())
-        assert request.queries[0] == "?a"
-        assert len(request.queries[1]) == 8192
+    def test_half_characters_are_searched(self) -> None:
+        request = read_request(b'{"queries": ["\\ud800a"]}', RetrievalServerSettings())
+        assert request.queries == ["?a"]
         nulls = read_request(
             '{"queries": ["Å 东京 🙂", ""], "topk": null, "return_scores": null}'.encode(), RetrievalServerSettings()
         )
         assert (nulls.queries, nulls.topk, nulls.return_scores) == (["Å 东京 🙂", ""], 3, None)
         with pytest.raises(RefusalError):
             read_request(b'{"queries": ["a"], "topk": true}', RetrievalServerSettings())
-        with pytest.raises(RefusalError, match="more than 50000"):
-            read_request(json.dumps({"queries": ["a"] * 51, "topk": 1000}).encode(), RetrievalServerSettings())
 
 
 class TestLoad:

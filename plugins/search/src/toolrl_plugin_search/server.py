@@ -16,17 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from toolrl_common.http_server import HttpServer, RefusalError
 from toolrl_plugin_search.options import MAX_TOPK
 from toolrl_plugin_search.passages import Hit, Index, sound
 from toolrl_plugin_search.retrievers import EmbeddedRetriever
-
-MAX_PASSAGES = 50_000
-"""Of one answer: queries times `topk`."""
-MAX_QUERY_CHARS = 8192
-"""Of a longer query, so many characters count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +38,16 @@ class RetrievalServerSettings:
     max_batch: int = 64
     """Queries of a batch."""
     queue: int = 8192
-    """Queries that are under way at most."""
-    max_queries: int = 8192
-    """Queries of one request; Search-R1's trainer sends those of all its episodes in one."""
+    """Queries that are under way at most, besides those of one request."""
     max_request_mb: int = 16
     grace_seconds: float = 10.0
     """How long requests that are under way may go on after the server stops."""
 
 
-def _sound(query: Any) -> Any:
-    """A query without half characters, cut to its longest length."""
-    return sound(query[:MAX_QUERY_CHARS]) if isinstance(query, str) else query
-
-
 class RetrieveRequest(BaseModel, strict=True):
     """The body of a request."""
 
-    queries: list[Annotated[str, BeforeValidator(_sound)]]
+    queries: list[Annotated[str, AfterValidator(sound)]]
     topk: Annotated[int, BeforeValidator(lambda given: given or 0), Field(ge=0, le=MAX_TOPK)] = 0
     """0, or null, for the server's own."""
     return_scores: bool | None = None
@@ -135,9 +123,4 @@ def read_request(raw: bytes, settings: RetrievalServerSettings) -> RetrieveReque
         raise RefusalError(422, f"`{where}`: {first['msg']}") from error
     except (ValueError, RecursionError) as error:
         raise RefusalError(422, f"no JSON: {error}") from error
-    count, topk = len(asked.queries), asked.topk or settings.topk
-    if count > settings.max_queries:
-        raise RefusalError(422, f"`queries` has {count} of them, {settings.max_queries} may come at once")
-    if count * topk > MAX_PASSAGES:
-        raise RefusalError(422, f"{count} queries for {topk} passages each are more than {MAX_PASSAGES}: ask for fewer")
-    return asked.model_copy(update={"topk": topk})
+    return asked.model_copy(update={"topk": asked.topk or settings.topk})
