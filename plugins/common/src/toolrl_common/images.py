@@ -23,15 +23,14 @@ MAX_PIXELS = 32 * 2**20
 """Of one image."""
 
 
-def read_image(data: Any, *, max_pixels: int | None = None) -> Any:
+def read_image(data: Any) -> Any:
     """A PIL image in RGB from one, from a path, or from a file's bytes. Blocks.
 
     Raises ValueError for another format, for what is no regular file, for more than `MAX_BYTES`, and for more than
-    `max_pixels` (`MAX_PIXELS` by default); ImportError without pillow.
+    `MAX_PIXELS`; ImportError without pillow.
     """
     from PIL import Image, UnidentifiedImageError
 
-    limit = MAX_PIXELS if max_pixels is None else max_pixels
     try:
         if isinstance(data, str | Path):
             data = _file(Path(data))
@@ -44,8 +43,8 @@ def read_image(data: Any, *, max_pixels: int | None = None) -> Any:
         # An image that was opened elsewhere is decoded here: `convert` reads it.
         if getattr(data, "format", None) not in (None, *FORMATS):
             raise ValueError(f"it is a {data.format}, expected one of {', '.join(FORMATS)}")
-        if data.width * data.height > limit:
-            raise ValueError(f"it has {data.width} by {data.height} pixels, and at most {limit} are read")
+        if data.width * data.height > MAX_PIXELS:
+            raise ValueError(f"it has {data.width} by {data.height} pixels, and at most {MAX_PIXELS} are read")
         return data.convert("RGB")
     except UnidentifiedImageError:
         raise ValueError(f"it is no {', '.join(FORMATS)}, or a broken one") from None

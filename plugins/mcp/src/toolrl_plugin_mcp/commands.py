@@ -21,7 +21,13 @@ from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.toolset import build
 
 
-class Tools:
+class _Command:
+    """A command without options: what it needs are its arguments."""
+
+    def __init__(self, options: None, context: BuildContext) -> None: ...
+
+
+class Tools(_Command):
     """`toolrl mcp tools FILE`."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
@@ -46,7 +52,7 @@ class Tools:
         return 0
 
 
-class Call:
+class Call(_Command):
     """`toolrl mcp call FILE NAME ARGUMENTS`."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
@@ -73,16 +79,6 @@ class Call:
                 print(visible(error.message))
                 return 1
         return 0
-
-
-def make_tools(options: None, context: BuildContext) -> Tools:
-    """The command `tools`."""
-    return Tools()
-
-
-def make_call(options: None, context: BuildContext) -> Call:
-    """The command `call`."""
-    return Call()
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:

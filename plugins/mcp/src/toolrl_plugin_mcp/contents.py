@@ -22,13 +22,9 @@ from typing import Any, NamedTuple
 
 from toolrl.errors import ToolError
 from toolrl.types import Media, ToolResult
-from toolrl_common.images import MAX_BYTES, read_image
+from toolrl_common.images import read_image
 
-MAX_CONTENTS = 1000
-"""Pieces of a result that are looked at."""
 MAX_IMAGES = 16
-MAX_PIXELS = 64 * 2**20
-"""Of all images of a result together: a small file may hold a picture that fills the memory."""
 
 
 class _Image(NamedTuple):
@@ -45,22 +41,18 @@ def read_result(
     texts: list[str] = []
     media: list[Media] = []
     pictures = 0
-    contents = result.get("content") or ()
-    for piece in map(_piece, contents[:MAX_CONTENTS]):
+    for piece in map(_piece, result.get("content") or ()):
         if not isinstance(piece, _Image):
             texts.append(piece)
         elif not images:
             texts.append(_note("image", piece.mime, piece.data))
         elif (pictures := pictures + 1) <= MAX_IMAGES:
-            free = MAX_PIXELS - sum(item.data.width * item.data.height for item in media)
             try:
-                media.append(Media("image", _decoded(piece.data, free)))
+                media.append(Media("image", read_image(base64.b64decode(piece.data, validate=True))))
             except ValueError as error:
                 texts.append(f"[image, {piece.mime or 'image'}, which can't be shown: {error}]")
     if pictures > MAX_IMAGES:
         texts.append(f"[{pictures - MAX_IMAGES} more images left out]")
-    if len(contents) > MAX_CONTENTS:
-        texts.append(f"[{len(contents) - MAX_CONTENTS} more pieces left out]")
     structured = result.get("structuredContent")
     if structured is not None and not texts and not media:
         texts.append(json.dumps(structured, ensure_ascii=False))
@@ -78,7 +70,7 @@ def read_resource_result(result: Mapping[str, Any], *, images: bool, max_chars: 
 
 def has_images(result: Mapping[str, Any]) -> bool:
     """Whether reading the result means decoding."""
-    contents = [*(result.get("content") or ()), *(result.get("contents") or ())][:MAX_CONTENTS]
+    contents = [*(result.get("content") or ()), *(result.get("contents") or ())]
     return any("data" in content or "blob" in (content.get("resource") or content) for content in contents)
 
 
@@ -113,13 +105,6 @@ def _resource(resource: Mapping[str, Any]) -> str | _Image:
     if mime.startswith("image/"):
         return _Image(mime, str(resource.get("blob") or ""))
     return _note(f"resource {resource.get('uri')}", mime, resource.get("blob"))
-
-
-def _decoded(data: str, max_pixels: int) -> Any:
-    """A PIL image. Raises ValueError."""
-    if _size(data) > MAX_BYTES:  # before it is decoded
-        raise ValueError(f"it has more than {MAX_BYTES} bytes")
-    return read_image(base64.b64decode(data, validate=True), max_pixels=max_pixels)
 
 
 def _size(data: str) -> int:

@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 
 import httpx2
 
-from toolrl_plugin_mcp.secrets import shown_url
+from toolrl_common.http_client import without_secrets
 from toolrl_plugin_mcp.signals import LifeSignals, in_words
 
 CONNECT_SECONDS = 10.0
@@ -60,8 +60,8 @@ class WatchedClient(httpx2.AsyncClient):
     def _check_status(self, request: Any, response: Any) -> None:
         status = response.status_code
         if 300 <= status < 400:
-            address = urljoin(str(request.url), response.headers.get("location", ""))
-            self._signals.lost(f"the server redirects to {shown_url(address):.200} (HTTP {status}): give that as `url`")
+            address = without_secrets(urljoin(str(request.url), response.headers.get("location", "")))
+            self._signals.lost(f"the server redirects to {address:.200} (HTTP {status}): give that as `url`")
         if status >= 400:
             self._signals.refused(status)
         # Streamable HTTP: 404 is a session that the server has forgotten; other 4xx are answers to one request.

@@ -28,11 +28,11 @@ def toolrl_commands() -> Iterator[Component[Command]]:
     """The commands `toolrl mcp tools` and `toolrl mcp call`."""
     yield Component(
         "tools",
-        "toolrl_plugin_mcp.commands:make_tools",
+        "toolrl_plugin_mcp.commands:Tools",
         summary="The tools of the MCP servers that a file names.",
     )
     yield Component(
         "call",
-        "toolrl_plugin_mcp.commands:make_call",
+        "toolrl_plugin_mcp.commands:Call",
         summary="What a tool of these servers answers.",
     )

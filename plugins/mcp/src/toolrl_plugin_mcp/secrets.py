@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from toolrl_plugin_mcp.server_options import ServerOptions
 
@@ -68,12 +68,6 @@ class QuietLogs(logging.Filter):
             record.exc_info = record.exc_text = None
         record.msg, record.args = self._secrets.hide(record.getMessage()), None
         return True
-
-
-def shown_url(url: str) -> str:
-    """A URL as a message may show it: without user, password, query and fragment."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _forms(value: str) -> Iterable[str]:

@@ -20,12 +20,13 @@ from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL
 from toolrl.types import Task
+from toolrl_common.http_client import without_secrets
 from toolrl_plugin_mcp.catalog import Listing, McpCatalog, make_catalog
 from toolrl_plugin_mcp.connection import ServerSetup
 from toolrl_plugin_mcp.files import all_servers
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.sdk import VERSION
-from toolrl_plugin_mcp.secrets import QuietLogs, Secrets, shown_url
+from toolrl_plugin_mcp.secrets import QuietLogs, Secrets
 from toolrl_plugin_mcp.server import Server, all_of
 from toolrl_plugin_mcp.server_options import ServerOptions
 from toolrl_plugin_mcp.session import McpSession, OwnServers
@@ -68,7 +69,7 @@ class McpToolset:
         self._images = images
         self._setups: dict[str, ServerSetup] = {}
         for name, given in servers.items():
-            endpoint = shown_url(given.url) if given.url else f"{context.where or context.name}.servers.{name}"
+            endpoint = without_secrets(given.url) if given.url else f"{context.where or context.name}.servers.{name}"
             listed = partial(self._listed, name)
             self._setups[name] = ServerSetup(name, given, options, secrets.hide, listed, context.restarted, endpoint)
         self._listings: dict[str, Listing] = {}

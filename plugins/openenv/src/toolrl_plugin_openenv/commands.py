@@ -24,6 +24,8 @@ from toolrl_plugin_openenv.toolset import build
 class Show:
     """`toolrl openenv show URL`."""
 
+    def __init__(self, options: None, context: BuildContext) -> None: ...
+
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument("url", help="where the server is, such as http://127.0.0.1:8000")
@@ -62,11 +64,6 @@ class Show:
         for message in opening:
             print(textwrap.indent(visible(message.content), "  "))
         return 0
-
-
-def make_show(options: None, context: BuildContext) -> Show:
-    """The command `show`."""
-    return Show()
 
 
 def _options(args: argparse.Namespace) -> OpenEnvOptions:

@@ -35,6 +35,6 @@ def toolrl_commands() -> Iterator[Component[Command]]:
     """The command `toolrl openenv show`."""
     yield Component(
         "show",
-        "toolrl_plugin_openenv.commands:make_show",
+        "toolrl_plugin_openenv.commands:Show",
         summary="What an OpenEnv server offers: tools, actions, its first observation.",
     )
