@@ -260,11 +260,14 @@ RESUMED: dict[str, Any] = {
 
 
 def test_a_deterministic_run_is_the_same_bit_for_bit(own_place: Any, here: Any) -> None:
-    """With many episodes in flight, once in one go and once in two; the KL term's reference is the start's."""
+    """With many episodes in flight, once in one go and once in two, in two passes over each step; the KL term's
+    reference has moved before the first checkpoint."""
     from safetensors.torch import load_file
 
     settings = {
         **RESUMED,
+        "algorithm": {**RESUMED["algorithm"], "reference": {"sync_every": 1, "mixup": 0.1}},
+        "trainer": {**RESUMED["trainer"], "epochs_per_step": 2},
         "deterministic": True,
         "rollout": {"concurrency": 6},
         "evaluation": {"every": 2, "tasks": 6},
