@@ -42,6 +42,10 @@ SETTINGS: dict[str, list[str]] = {
         "algorithm={preset: ppo, group_size: 1, critic: {learning_rate: 3.0e-4}}",
         "trainer.prompts_per_step=128",
     ],
+    "ppo, critic: {level: token}": [
+        "algorithm={preset: ppo, group_size: 1, critic: {level: token, learning_rate: 3.0e-4, gae_lambda: 0.99}}",
+        "trainer.prompts_per_step=128",
+    ],
     "4 updates a step": [*FOUR],
     "4 updates, old_logprobs: sampled": [*FOUR, "algorithm.old_logprobs=sampled"],
     "4 epochs": ["trainer.epochs_per_step=4"],
@@ -50,6 +54,7 @@ SETTINGS: dict[str, list[str]] = {
     "kl_coef: 0.001, k1": [*KL, "algorithm.kl_estimator=k1"],
     "kl_coef: 0.001, k2": [*KL, "algorithm.kl_estimator=k2"],
     "kl_coef: 0.001, kl_correction: false": [*KL, "algorithm.kl_correction=false"],
+    "kl_coef: 0.001, kl_in: reward": [*KL, "algorithm.kl_in=reward"],
     "reference: {}, measured alone": ["algorithm.reference={}"],
     "kl_coef: 0.001, reference: {sync_every: 5}": [*KL, "algorithm.reference={sync_every: 5}"],
     "entropy_coef: 0.001": ["algorithm.entropy_coef=0.001"],
