@@ -39,7 +39,7 @@ def test_a_resolved_config_can_be_read_again(preset: Any, more: dict[str, Any]) 
         ({"kl_in": "reward"}, "kl_in: without effect unless `kl_coef` is set"),
         ({"kl_in": "reward", "kl_coef": 0.1, "kl_correction": False}, "kl_in: reward`, which takes k1"),
         ({"kl_in": "reward", "kl_coef": 0.1, "credit": "turn"}, "scale: std divides what turns are given by its own"),
-        ({"reference": {"sync_every": 2, "mixup": 0}}, "greater than 0"),
+        ({"reference": {"mixup": 0.5}}, "mixup: without effect unless `sync_every` is set"),
         ({"preset": "ppo", "group_size": 1, "difficulty": {}}, "difficulty: the pass rate of a group of one"),
         ({"difficulty": {"solved": 0.5, "unsolved": 0.5}}, "unsolved: 0.5 isn't below solved, 0.5"),
         ({"difficulty": {"solved": None, "unsolved": None}}, "no task is set aside"),

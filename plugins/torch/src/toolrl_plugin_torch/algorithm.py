@@ -169,6 +169,12 @@ class ReferenceConfig(Frame):
         description="How far it moves: its weights become (1 − mixup) of theirs and mixup of the policy's.",
     )
 
+    @model_validator(mode="after")
+    def _moves(self) -> ReferenceConfig:
+        if self.mixup != 1.0 and self.sync_every is None:
+            raise ValueError("mixup: without effect unless `sync_every` is set")
+        return self
+
 
 class AlgorithmConfig(AlgorithmFrame, Frame):
     """The objective. A preset gives defaults, each of which can be set by itself."""
