@@ -22,6 +22,8 @@ TEACHER = "dapo"
 GOAL = 0.9
 EVERY = 2
 FAST = ["trainer.learning_rate=1.0e-3", "trainer.steps=20"]
+FOUR = ["trainer.updates_per_step=4", "trainer.steps=16"]
+ONCE = ["algorithm.group_size=1", "trainer.prompts_per_step=128"]
 CURVES: dict[str, tuple[list[str], list[str] | None]] = {
     "GRPO": ([], None),
     "distillation": ([], []),
@@ -29,7 +31,10 @@ CURVES: dict[str, tuple[list[str], list[str] | None]] = {
     "distillation and reward": ([], ["reward_weight: 1.0"]),
     "GRPO, learning_rate 1e-3": (FAST, None),
     "distillation, learning_rate 1e-3": (FAST, []),
-    "distillation and reward, learning_rate 1e-3": (FAST, ["reward_weight: 1.0"]),
+    "GRPO, 4 updates": (FOUR, None),
+    "distillation, 4 updates": (FOUR, []),
+    "distillation and reward, 4 updates": (FOUR, ["reward_weight: 1.0"]),
+    "distillation, 128 prompts, 4 updates": ([*FOUR, *ONCE], []),
 }
 """By the name of a curve, what `--set` takes, and settings of `algorithm.distillation`; None for none."""
 
