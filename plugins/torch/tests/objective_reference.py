@@ -228,10 +228,10 @@ class Reference:
             row = row_of(it, {turn.index: 0.0 for turn in it.turns})
             with torch.no_grad():
                 away = row.behaviour - scored(self.start, row, self.temperature)[0]
-            parts = (-self.algorithm.kl_coef * away).split([turn.sampled_tokens for turn in it.turns])
+            parts = away.split([turn.sampled_tokens for turn in it.turns])
             for turn, part in zip(it.turns, parts, strict=True):
-                self.penalties[episode.id, turn.index] = part.tolist()
-                entries.append(RewardEntry(turn.index, "kl", float(part.sum())))
+                self.penalties[episode.id, turn.index] = (-self.algorithm.kl_coef * part).tolist()
+                entries.append(RewardEntry(turn.index, "kl", -float(part.sum()), self.algorithm.kl_coef))
         return replace(episode, rewards=(*episode.rewards, *entries))
 
     def _move_reference(self) -> None:
@@ -244,9 +244,10 @@ class Reference:
                 reference.copy_((1 - how.mixup) * reference + how.mixup * policy)
 
     def _remember(self, rows: Iterator[Row]) -> None:
-        """The log-probabilities before the step, and under the reference."""
+        """The log-probabilities before the step, and under the reference; advantages as a batch holds them."""
         with torch.no_grad():
             for row in rows:
+                row.advantages = row.advantages.float().double()
                 row.old = scored(self.model, row, self.temperature)[0]
                 row.reference = scored(self.start, row, self.temperature)[0]
 
@@ -317,7 +318,7 @@ class Critic:
         tokens = [
             (
                 value,
-                1 if getattr(self.algorithm.critic, "level", "") == "token" else it.episode.turns[turn].sampled_tokens,
+                1 if self.algorithm.critic.level == "token" else it.episode.turns[turn].sampled_tokens,
             )
             for it in self.valued
             for turn, value in zip(it.turns, it.advantages, strict=True)
@@ -331,7 +332,7 @@ class Critic:
             of: dict[int, list[float]] = {}
             for turn, value in zip(it.turns, it.advantages, strict=True):
                 of.setdefault(turn, []).append((value - shift) / by)
-            whole = getattr(self.algorithm.critic, "level", "") == "token"
+            whole = self.algorithm.critic.level == "token"
             found.append((it.episode, {turn: values if whole else values[0] for turn, values in of.items()}))
         return found
 
@@ -343,7 +344,7 @@ class Critic:
             self.adamw.step()
 
     def _valued(self, episode: Episode, penalties: Any) -> Valued:
-        how, by_token = self.algorithm.critic, getattr(self.algorithm.critic, "level", "") == "token"
+        how, by_token = self.algorithm.critic, self.algorithm.critic.level == "token"
         places, turns, rewards = [], [], []
         for turn in episode.turns:
             start, end = turn.segments[0].tokens

@@ -183,7 +183,8 @@ def with_parts(case: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         algorithm |= {"preset": "ppo", "scale": pick(["advantage_std", "none"]), "discount": pick([1.0, 0.9])}
         algorithm |= {"baseline": "critic", "credit": "turn"}
         clip, decay = pick([None, 0.02]), pick([0.8, 1.0])
-        algorithm["critic"] = {"learning_rate": 0.05, "gae_lambda": decay, "value_clip": clip}
+        how = {"level": pick(["turn", "token"]), "value_clip": clip}
+        algorithm["critic"] = {"learning_rate": 0.05, "gae_lambda": decay, **how}
     elif (name := pick([None, None, None, "gdpo", "maxrl", "gigpo"])) is not None:
         if name == "maxrl":
             algorithm.pop("kl_in", None)
