@@ -283,7 +283,8 @@ class RolloutEngine(Protocol):
         self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
     ) -> Generation:
         """Sample after `prompt`. Prompts of one session extend each other, so its cache can be kept. Cancelling the
-        coroutine frees its place."""
+        coroutine frees its place. An engine that can keep `Sampling.keep_masks` has options with a method
+        `sampling_problem(rollout)`, which gives the reason why it can't with these settings, or None."""
         ...
 
     async def close(self, session: str) -> None:
