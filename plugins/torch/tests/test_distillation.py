@@ -24,7 +24,7 @@ from toolrl_plugin_torch.objective.loss import Normaliser, policy_loss
 LOGITS, TEACHER = (
     torch.tensor(values, dtype=torch.float64) for values in ([0.3, -0.5, 1.1, 0.2], [-0.7, 0.9, 0.6, -1.3])
 )
-COEF, REWARDS, CAP = 0.7, 0.4, 1.5
+COEF, REWARDS, CAP, CLIP = 0.7, 0.4, 1.5, 2.0
 
 
 def settings(**fields: Any) -> DistillationConfig:
@@ -104,9 +104,9 @@ def by_hand(model: Any, groups: Sequence[Group], advantages: Sequence[Sequence[f
                     now, told = table[place - 1, it.ids[place]], it.logprobs[place]
                     weight, credit, divergence = float((now - told).exp()), REWARDS * advantage, 0.0
                     if it.teacher_logprobs is not None:
-                        away = it.teacher_logprobs[place] - now
+                        away = (it.teacher_logprobs[place] - now.detach()).clamp(-CLIP, CLIP)
                         if kl_as == "advantage":
-                            credit += COEF * (it.teacher_logprobs[place] - told)
+                            credit += COEF * min(max(it.teacher_logprobs[place] - told, -CLIP), CLIP)
                         else:
                             # Its value is k3's and its gradient (log policy − log teacher) · ∇ log policy.
                             k3 = float(away.exp() - away - 1)
@@ -132,7 +132,7 @@ def test_a_step_is_the_one_made_by_hand(kl_as: str, share: bool, tiny: Any, tmp_
     advantage = 0.5 / (0.5**0.5 + 1e-4)
     config = {
         "loss_aggregation": "token_mean", "importance": {"level": "token", "cap": CAP},
-        "distillation": settings(kl_as=kl_as, reward_weight=REWARDS).model_dump(),
+        "distillation": settings(kl_as=kl_as, reward_weight=REWARDS, clip=CLIP).model_dump(),
     }  # fmt: skip
     trainer = tiny.trainer(
         tmp_path, tiny.policy(model), config, max_grad_norm=1e9, share_prefix=share, updates_per_step=1,

@@ -144,6 +144,13 @@ class DistillationConfig(DistillationFrame, Frame):
         description="advantage: coef · (log teacher − log policy as sampled) is added to each token's advantage, which "
         "ratio, clip and importance apply to. loss: a term of the loss, estimated as that of `kl_coef`.",
     )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="The most that |log teacher − log policy| of a token counts, against single tokens that it "
+        "finds next to impossible; None takes it as it is, which alone is without bias.",
+    )
     reward_weight: float = Field(
         0.0,
         ge=0,

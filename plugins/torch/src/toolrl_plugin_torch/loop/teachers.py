@@ -149,7 +149,11 @@ async def started_teachers(assembly: Assembly) -> AsyncIterator[Teachers | None]
         for name, teacher in distillation.teachers.items():
             engine = _engine(assembly, teacher, f"{_WHERE}.{name}")
             stack.push_async_callback(engine.stop)
-            await engine.start()
+            try:
+                await engine.start()
+            except EngineError as error:
+                error.where = error.where or f"{_WHERE}.{name}.engine"
+                raise
             if teacher.model is None:
                 await _check_same_ids(assembly.model.tokenizer, engine, f"{_WHERE}.{name}")
             engines[name] = engine
@@ -198,14 +202,15 @@ def _check_same_words(student: Any, teacher: PolicyModel, where: str) -> None:
             f"vocabulary: {token!r} is {number} for the policy and {theirs.get(token, 'none')} for the teacher",
             hint="Take a teacher with the policy's tokenizer, usually one of the same family.",
         )
-    ends = [tokenizer.eos_token for tokenizer in (student.tokenizer, teacher.tokenizer)]
-    if ends[0] != ends[1]:
-        _log.warning(
-            "%s: the policy ends its texts with %s, and the teacher with %s: what the teacher makes of the end of a "
-            "turn may be wrong",
-            where,
-            *ends,
-        )
+    for what, name in (("end of a text", "eos_token"), ("chat template", "chat_template")):
+        if getattr(student.tokenizer, name, None) != getattr(teacher.tokenizer, name, None):
+            _log.warning(
+                "%s: its tokenizer has another %s (%s) than the policy's. It scores the policy's prompts and ends of "
+                "turns as they are, so check that it knows them",
+                where,
+                what,
+                name,
+            )
 
 
 async def _check_same_ids(tokenizer: Any, engine: Any, where: str) -> None:

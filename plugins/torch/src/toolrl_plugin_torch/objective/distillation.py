@@ -7,12 +7,14 @@ policy's own tokens, and its gradient that of (log policy − log teacher) · �
                 Thinking Machines' On-Policy Distillation (2025) and slime; the next token's divergence counts nothing
     loss        by a term of the loss, with the gradient and the weights of the KL term (`objective.loss`)
 
-The teacher's part is compared within no group, and divided by no deviation. Teachers are asked at temperature 1, as by
+With `clip` c a token's log teacher − log policy is held between −c and c, as rllm and verl can. The teacher's part is
+compared within no group, and divided by no deviation. Teachers are asked at temperature 1, as by
 slime, verl and tinker-cookbook; the policy is the one at `rollout.temperature`, which is what learns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,7 +29,10 @@ def taught(sample: Sample, settings: DistillationConfig) -> Sample:
     advantages = [settings.reward_weight * value if value else 0.0 for value in sample.advantages]
     if sample.teacher_logprobs is not None and settings.kl_as == "advantage":
         rows = zip(advantages, sample.teacher_logprobs, sample.logprobs, sample.loss_mask, strict=True)
-        advantages = [it + settings.coef * (teacher - own) if bit else 0.0 for it, teacher, own, bit in rows]
+        most = settings.clip or math.inf
+        advantages = [
+            it + settings.coef * min(max(teacher - own, -most), most) if bit else 0.0 for it, teacher, own, bit in rows
+        ]
     return replace(sample, advantages=advantages)
 
 

@@ -203,7 +203,10 @@ def policy_loss(
     distillation = algorithm.distillation
     if teacher_BT is not None and distillation is not None and distillation.kl_as == "loss":
         # Without a teacher a token is as far from it as from itself.
-        teacher_BT = torch.where(teacher_BT.isnan(), logprobs_BT.detach(), teacher_BT)
+        away_BT = (teacher_BT - logprobs_BT.detach()).nan_to_num(nan=0.0)
+        if distillation.clip is not None:
+            away_BT = away_BT.clamp(-distillation.clip, distillation.clip)
+        teacher_BT = logprobs_BT.detach() + away_BT
         loss = loss + distillation.coef * (weights_BT * _divergence(terms, teacher_BT, algorithm)[0]).sum()
     if algorithm.entropy_coef and entropy_BT is not None:
         loss = loss - algorithm.entropy_coef * (weights_BT * entropy_BT).sum()
