@@ -202,17 +202,19 @@ def policy_loss(
             loss = loss + algorithm.kl_coef * (weights_BT * kl_BT).sum()
     distillation = algorithm.distillation
     if teacher_BT is not None and distillation is not None and distillation.kl_as == "loss":
-        # Without a teacher a token is as far from it as from itself.
-        away_BT = (teacher_BT - logprobs_BT.detach()).nan_to_num(nan=0.0)
-        if distillation.clip is not None:
-            away_BT = away_BT.clamp(-distillation.clip, distillation.clip)
-        teacher_BT = logprobs_BT.detach() + away_BT
-        loss = loss + distillation.coef * (weights_BT * _divergence(terms, teacher_BT, algorithm)[0]).sum()
+        kl_BT, _ = _divergence(terms, _within(teacher_BT, logprobs_BT.detach(), distillation.clip), algorithm)
+        loss = loss + distillation.coef * (weights_BT * kl_BT).sum()
     if algorithm.entropy_coef and entropy_BT is not None:
         loss = loss - algorithm.entropy_coef * (weights_BT * entropy_BT).sum()
     statistics.sums["loss/policy"] = policy.detach()
     statistics.sums["loss/total"] = loss.detach()
     return loss, statistics
+
+
+def _within(teacher_BT: torch.Tensor, logprobs_BT: torch.Tensor, clip: float | None) -> torch.Tensor:
+    """The teacher's log-probabilities, at most `clip` from the policy's; the policy's own where none scored a token."""
+    away_BT = (teacher_BT - logprobs_BT).nan_to_num(nan=0.0)
+    return logprobs_BT + (away_BT if clip is None else away_BT.clamp(-clip, clip))
 
 
 def _divergence(
