@@ -27,7 +27,7 @@ from toolrl.types import Group, Task, ToolCall, ToolResult
 
 _log = logging.getLogger(__name__)
 
-_SHOWN = ("accuracy", "reward/mean", "calls/mean")
+_SHOWN = ("accuracy", "reward/mean", "calls/mean", "usage/cost")
 """Metrics of a condition."""
 _Z95 = 1.959963984540054
 """Half of a 95 % confidence interval, in standard errors."""
@@ -61,8 +61,10 @@ class ShuffledAnswers(FailingTools):
     async def _call(self, tool: Any, call: ToolCall) -> ToolResult:
         real = await ToolBoxSession._call(self, tool, call)
         others = [given for task, given in self._answers.get(call.name, {}).items() if task != self._task]
-        if real.error is not None or not others:
-            return real if real.error is not None else await super()._call(tool, call)
+        if real.error is not None:
+            return real
+        if not others:
+            return await super()._call(tool, call)
         draw = random.Random(f"{self._seed}/{self._episode}/{call.name}/{call.arguments}")
         answer = draw.choice(draw.choice(others))
         return replace(real, text=answer.text, media=answer.media, truncated=answer.truncated)

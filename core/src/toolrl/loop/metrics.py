@@ -37,7 +37,7 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     <metric>/stderr               of an evaluation: the standard error, clustered by task, of accuracy, reward/mean,
                                   avg@k, pass@k, environment/accuracy and environment/reward; of two tasks or more
     ablation/<name>/<key>         `toolrl eval --ablate` under the condition `none`, `shuffled` or `failing`: accuracy,
-                                  reward/mean, calls/mean
+                                  reward/mean, calls/mean, usage/cost
     ablation/<name>/benefit/<key> accuracy or reward/mean with the tools, minus that; under it `stderr`,
                                   paired by task, and `low` and `high`, its 95 % confidence interval
 """
