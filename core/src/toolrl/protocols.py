@@ -86,11 +86,13 @@ class BuildContext:
 
 
 class ToolParser(Protocol):
-    """Text to calls. Pure, total (never raises) and linear in the text's length."""
+    """Text to calls. Pure, total (never raises) and linear in the text's length. One that inherits from it needs to
+    have `parse` alone."""
 
     def stops(self, turn_text: str) -> Sequence[str]:
-        """What ends generation now, given the turn's text so far; asked before every generate."""
-        ...
+        """What ends generation now, given the turn's text so far; asked before every generate. By default nothing: a
+        turn ends with the model's end marks, and may hold several calls."""
+        return ()
 
     def parse(
         self,
@@ -106,8 +108,19 @@ class ToolParser(Protocol):
         ...
 
     def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
-        """The answers to a turn's items, in order: tool messages, or text that stands inside the same turn."""
-        ...
+        """The answers to a turn's items, in order: tool messages, as by default, or text that stands inside the same
+        turn."""
+        return tool_messages(records)
+
+
+def tool_messages(records: Sequence[CallRecord]) -> list[Message]:
+    """One message of role `tool` for each item, calls and errors alike, in order."""
+    return [
+        Message(
+            "tool", record.result.text, media=record.result.media, tool_call_id=record.call.id, name=record.call.name
+        )
+        for record in records
+    ]
 
 
 @runtime_checkable

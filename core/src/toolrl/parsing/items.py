@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolrl.types import CallError, CallRecord, Message, ToolCall
+from toolrl.protocols import tool_messages as tool_messages
+from toolrl.types import CallError, ToolCall
 
 MAX_ITEMS = 256
 """Calls and errors of one turn; what comes after is one error `too_many_calls`."""
@@ -24,13 +25,3 @@ def in_order(
     if len(merged) > MAX_ITEMS:
         merged[MAX_ITEMS:] = [too_many(text, merged[MAX_ITEMS].span[0])]
     return tuple(merged)
-
-
-def tool_messages(records: Sequence[CallRecord]) -> list[Message]:
-    """One message of role `tool` for each item, calls and errors alike, in order."""
-    return [
-        Message(
-            "tool", record.result.text, media=record.result.media, tool_call_id=record.call.id, name=record.call.name
-        )
-        for record in records
-    ]

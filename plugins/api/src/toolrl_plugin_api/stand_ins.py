@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from toolrl.config.model import Config
 from toolrl.errors import ChatFormatError, ConfigError
-from toolrl.parsing.items import tool_messages
-from toolrl.protocols import BuildContext
-from toolrl.types import CallRecord, Decoded, Message, ParsedTurn, Rendered, ToolSpec
+from toolrl.protocols import BuildContext, ToolParser
+from toolrl.types import Decoded, Message, ParsedTurn, Rendered, ToolSpec
 
 _CHARACTERS = 3
 """Of a token, where none are known: three code points fit into the 63 bits that a token id has."""
@@ -18,14 +17,11 @@ _BITS = 21
 """Hold any character's code point."""
 
 
-class NativeCalls:
+class NativeCalls(ToolParser):
     """The parser of an API that reads calls itself: all text is content."""
 
     def __init__(self, options: None, context: BuildContext) -> None:
         pass
-
-    def stops(self, turn_text: str) -> Sequence[str]:
-        return ()
 
     def parse(
         self,
@@ -37,9 +33,6 @@ class NativeCalls:
         prefilled_thinking: bool = False,
     ) -> ParsedTurn:
         return ParsedTurn(content=text, content_spans=((0, len(text)),) if text else ())
-
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
-        return tool_messages(records)
 
 
 class Characters:

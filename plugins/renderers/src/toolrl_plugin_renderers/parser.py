@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from toolrl.parsing import in_order, tool_messages
-from toolrl.protocols import BuildContext
-from toolrl.types import CallError, CallRecord, Decoded, Message, ParsedTurn, Span, ToolCall, ToolSpec
+from toolrl.parsing import in_order
+from toolrl.protocols import BuildContext, ToolParser
+from toolrl.types import CallError, Decoded, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_common.tokenizers import parser_tokenizer
 from toolrl_plugin_renderers import marks as reading
 from toolrl_plugin_renderers.bounds import too_much
@@ -26,7 +26,7 @@ from toolrl_plugin_renderers.turns import Turns
 Finish = Literal["stop", "length", "abort"]
 
 
-class RenderersParser:
+class RenderersParser(ToolParser):
     """See the module. Stateless; one object serves all episodes of an environment."""
 
     def __init__(self, options: RenderersParserOptions | None, context: BuildContext) -> None:
@@ -45,10 +45,6 @@ class RenderersParser:
         return self._setup.name
 
     # The protocol.
-
-    def stops(self, turn_text: str) -> Sequence[str]:
-        """Nothing: a turn ends with the family's end marks."""
-        return ()
 
     def parse(
         self,
@@ -86,10 +82,6 @@ class RenderersParser:
         except Exception:  # noqa: BLE001 - a parser is total, whatever the library does
             return self._unreadable(text, "") if text else ParsedTurn()
         return self._turn(text, found, attempts, response, tools, finish, prompt_in_thinking)
-
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
-        """A tool message for each item, in order."""
-        return tool_messages(records)
 
     # Putting a turn together.
 

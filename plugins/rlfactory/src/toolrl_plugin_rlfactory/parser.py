@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from toolrl.parsing import tool_messages
-from toolrl.protocols import BuildContext
+from toolrl.protocols import BuildContext, ToolParser
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_rlfactory import reading
 from toolrl_plugin_rlfactory.envs import runs_itself
@@ -28,7 +28,7 @@ _WORDED = re.compile(r"# Execute the tool \S{1,200} (?:successed|failed)\n")
 """How a manager's own answers begin, which may know the tool by a longer name."""
 
 
-class RLFactoryParser:
+class RLFactoryParser(ToolParser):
     """See the module's docstring."""
 
     def __init__(self, options: EnvParserOptions | None = None, context: BuildContext | None = None) -> None:
@@ -40,10 +40,6 @@ class RLFactoryParser:
             if overrides(env.tool_manager, _READS):
                 self._env = env
         self._acts = self._env is not None and not self._env.tool_manager.all_tools and runs_itself(self._env)
-
-    def stops(self, turn_text: str) -> Sequence[str]:
-        """Nothing, so that a turn may hold several calls."""
-        return ()
 
     def parse(
         self,

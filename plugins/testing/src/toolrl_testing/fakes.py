@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import EngineError
-from toolrl.parsing.items import tool_messages
-from toolrl.protocols import BuildContext, ChatFormat, EpisodeContext, ToolSession, WeightSource
+from toolrl.protocols import BuildContext, ChatFormat, EpisodeContext, ToolParser, ToolSession, WeightSource
 from toolrl.types import (
     CallRecord,
     Episode,
@@ -218,21 +217,15 @@ class _RecordingSession:
         return self._toolset.reward
 
 
-class FakeParser:
+class FakeParser(ToolParser):
     """A parser for scripted turns: `calls(text)` gives the names of the tools that a turn calls, by default none."""
 
     def __init__(self, calls: Callable[[str], Sequence[str]] = lambda text: ()) -> None:
         self._calls = calls
 
-    def stops(self, turn_text: str) -> Sequence[str]:
-        return ()
-
     def parse(self, text: str, **_: Any) -> ParsedTurn:
         items = tuple(ToolCall(name, {}, span=(0, len(text)), raw=text) for name in self._calls(text))
         return ParsedTurn(items, content=text, status="calls" if items else "final")
-
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
-        return tool_messages(records)
 
 
 class FixedReward:

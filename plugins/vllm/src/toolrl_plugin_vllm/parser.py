@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from toolrl.errors import ConfigError
-from toolrl.parsing.items import tool_messages
-from toolrl.protocols import BuildContext
-from toolrl.types import CallError, CallRecord, Message, ParsedTurn, Span, ToolCall, ToolSpec
+from toolrl.protocols import BuildContext, ToolParser
+from toolrl.types import CallError, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_common.parsing.jsonvalue import JsonFault, read_json
 from toolrl_common.tokenizers import parser_tokenizer
 from toolrl_plugin_vllm import packages
@@ -28,7 +27,7 @@ LONGEST = 65_536
 _CLOSED = "</think>"
 
 
-class VllmParser:
+class VllmParser(ToolParser):
     """A `ToolParser` around one of vLLM's. Stateless: each turn is read by a parser made for it."""
 
     def __init__(self, options: VllmParserOptions | None, context: BuildContext) -> None:
@@ -77,10 +76,6 @@ class VllmParser:
 
     # The protocol.
 
-    def stops(self, turn_text: str) -> Sequence[str]:
-        """Nothing: a turn ends with the model's end marks."""
-        return ()
-
     def parse(
         self,
         text: str,
@@ -116,10 +111,6 @@ class VllmParser:
             for (name, arguments), span in zip(calls, _spans(text, thought, content, calls), strict=True)
         )
         return ParsedTurn(items, content, reasoning, status="calls")
-
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
-        """A tool message for each item, in order."""
-        return tool_messages(records)
 
     # Putting a turn together.
 

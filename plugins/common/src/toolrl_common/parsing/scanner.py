@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from toolrl.parsing import MAX_ITEMS, tool_messages
+from toolrl.parsing import MAX_ITEMS
 from toolrl.parsing.items import too_many
-from toolrl.types import CallError, CallRecord, Message, ParsedTurn, Span, ToolCall, ToolSpec
+from toolrl.protocols import ToolParser
+from toolrl.types import CallError, ParsedTurn, Span, ToolCall, ToolSpec
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -160,8 +161,8 @@ class TurnScanner(ABC):
             self._content.append((start, end))
 
 
-class ScannedParser:
-    """A parser that reads with a `TurnScanner` and answers by tool messages. Stateless: one object serves all episodes.
+class ScannedParser(ToolParser):
+    """A parser that reads with a `TurnScanner`. Stateless: one object serves all episodes.
 
     A subclass names its scanner and its options; the constructor is that of every component.
     """
@@ -171,10 +172,6 @@ class ScannedParser:
 
     def __init__(self, options: Any = None, context: Any = None) -> None:
         self.options = options or self.OPTIONS()
-
-    def stops(self, turn_text: str) -> Sequence[str]:
-        """Nothing, so that a turn may hold several calls."""
-        return ()
 
     def parse(
         self,
@@ -192,10 +189,6 @@ class ScannedParser:
     def revised(self, turn: ParsedTurn, text: str, tools: Sequence[ToolSpec]) -> ParsedTurn:
         """The turn as a subclass changes it after reading."""
         return turn
-
-    def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message] | str:
-        """A tool message for each item, in order."""
-        return tool_messages(records)
 
 
 def reads_a_call(parser: ScannedParser, text: str) -> str:
