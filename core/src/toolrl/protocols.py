@@ -206,8 +206,8 @@ class ToolSession(Protocol):
         ...
 
     async def reward(self) -> float | None:
-        """Asked once, after the last turn and before the session closes."""
-        ...
+        """Asked once, after the last turn and before the session closes. None by default."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +236,8 @@ class Toolset(Protocol):
     """One tool or many (an MCP server is many); one object a process, shared by all its episodes."""
 
     async def start(self) -> None:
-        """Once, before the first episode."""
-        ...
+        """Once, before the first episode. Nothing happens by default."""
+        return
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         """Once an episode. Leaving it releases what the episode holds, on every path.
@@ -248,8 +248,8 @@ class Toolset(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Once, after the last episode; also when start failed half-way."""
-        ...
+        """Once, after the last episode; also when start failed half-way. Nothing happens by default."""
+        return
 
 
 class Reward(Protocol):
@@ -364,6 +364,9 @@ class Observer(Protocol):
 class Command(Protocol):
     """A plugin's own command: `toolrl <plugin> <verb>`; the component's name is the verb. Its attribute `example`,
     where it has one, is shown by `--help`."""
+
+    def __init__(self, options: Any = None, context: BuildContext | None = None) -> None:
+        """A command has no options: what it needs are its arguments."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""

@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from toolrl.errors import ToolsetError
-from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
+from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl.tools.function import is_async
 from toolrl.tools.loop_watch import run_stoppable
@@ -96,7 +96,7 @@ class Tool(ABC):
         return None
 
 
-class LifecycleToolset:
+class LifecycleToolset(Toolset):
     """A `Tool` as a toolset: one instance an episode, created when it opens and released on every path."""
 
     def __init__(self, tool: Tool) -> None:
@@ -122,9 +122,6 @@ class LifecycleToolset:
     def traits(self, name: str) -> ToolTraits:
         return self._traits
 
-    async def start(self) -> None:
-        """Nothing to start: a Tool prepares itself in `__init__` or in `create`."""
-
     @asynccontextmanager
     async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
         instance = ToolInstance(self, episode)
@@ -133,9 +130,6 @@ class LifecycleToolset:
             yield instance
         finally:
             await instance.release()
-
-    async def stop(self) -> None:
-        """Nothing to stop: instances are released with their episodes."""
 
     def has(self, stage: str) -> bool:
         """True where the tool's class gives this stage itself."""

@@ -53,7 +53,7 @@ def as_toolset(target: Any, options: Any, context: BuildContext) -> Toolset:
     return _wrap(made, context, hint=_unmarked(target))
 
 
-class FunctionToolset:
+class FunctionToolset(Toolset):
     """A `@tool` function. Stateless: opening it costs next to nothing."""
 
     def __init__(self, tool: FunctionTool) -> None:
@@ -65,17 +65,11 @@ class FunctionToolset:
     def traits(self, name: str) -> ToolTraits:
         return self._tool.traits
 
-    async def start(self) -> None:
-        """Nothing to start."""
-
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         return nullcontext(_FunctionSession(self._tool, episode))
 
-    async def stop(self) -> None:
-        """Nothing to stop."""
 
-
-class _FunctionSession:
+class _FunctionSession(ToolSession):
     """A function in one episode."""
 
     def __init__(self, tool: FunctionTool, episode: EpisodeContext) -> None:
@@ -90,9 +84,6 @@ class _FunctionSession:
 
     async def call(self, call: ToolCall) -> ToolResult:
         return await self._tool.run(call.arguments, self._episode)
-
-    async def reward(self) -> float | None:
-        return None
 
 
 class JoinedToolset:

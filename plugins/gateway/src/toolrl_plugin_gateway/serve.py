@@ -19,7 +19,7 @@ from aiohttp import web
 
 from toolrl.cli.common import add_run_arguments, read, run_job
 from toolrl.cli.session import run_to_end
-from toolrl.protocols import BuildContext, StepReport
+from toolrl.protocols import BuildContext, Command, StepReport
 from toolrl.types import Episode, Task
 from toolrl_plugin_gateway.chat_completions import read_messages
 from toolrl_plugin_gateway.dialect import Json, RefusedError, read_object
@@ -35,12 +35,10 @@ if TYPE_CHECKING:
 ROUND = "served"
 
 
-class Serve:
+class Serve(Command):
     """The command."""
 
     example = "toolrl gateway serve grpo.yaml --port 8000"
-
-    def __init__(self, options: None, context: BuildContext) -> None: ...
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""

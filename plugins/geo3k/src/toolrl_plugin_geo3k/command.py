@@ -15,7 +15,7 @@ from typing import Any
 
 from toolrl.builtin.rows import JoinedRows, Row
 from toolrl.errors import DataError
-from toolrl.protocols import BuildContext
+from toolrl.protocols import Command
 from toolrl_plugin_geo3k.dataset import build_messages, read_row
 from toolrl_plugin_geo3k.files import ENDINGS, images_of, open_split
 from toolrl_plugin_geo3k.options import INSTRUCTION, SYSTEM_PROMPT
@@ -26,11 +26,8 @@ SOURCE = "hiyouga/geometry3k"
 ROWS_AT_ONCE = 256
 
 
-class Data:
+class Data(Command):
     """The command."""
-
-    def __init__(self, options: Any = None, context: BuildContext | None = None) -> None:
-        """A command has no options: what it needs are its arguments."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""

@@ -7,13 +7,13 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
 from toolrl.errors import ToolError
-from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
+from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_history.options import DropToolOutputOptions, StripThinkingOptions
 
 
-class Session:
-    """Of one episode. Follows `ToolSession`; subclasses follow `RewritesHistory`."""
+class Session(ToolSession):
+    """Of one episode. Subclasses follow `RewritesHistory`."""
 
     def specs(self) -> Sequence[ToolSpec]:
         return ()
@@ -21,21 +21,12 @@ class Session:
     async def call(self, call: ToolCall) -> ToolResult:
         raise ToolError(f"there is no tool {call.name!r}")
 
-    async def reward(self) -> float | None:
-        return None
 
-
-class Policy(Session):
+class Policy(Session, Toolset):
     """Base of a toolset that keeps nothing about an episode: it is the session of all."""
-
-    async def start(self) -> None:
-        """Nothing to start."""
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
         return nullcontext(self)
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
 
 
 class DropToolOutput(Policy):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError, ToolError
-from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.protocols import BuildContext, Command, EpisodeContext
 from toolrl.terminal_text import visible
 from toolrl.tools.validation import arguments_form
 from toolrl.types import Task, ToolCall
@@ -21,13 +21,7 @@ from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.toolset import build
 
 
-class _Command:
-    """A command without options: what it needs are its arguments."""
-
-    def __init__(self, options: None, context: BuildContext) -> None: ...
-
-
-class Tools(_Command):
+class Tools(Command):
     """`toolrl mcp tools FILE`."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
@@ -52,7 +46,7 @@ class Tools(_Command):
         return 0
 
 
-class Call(_Command):
+class Call(Command):
     """`toolrl mcp call FILE NAME ARGUMENTS`."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:

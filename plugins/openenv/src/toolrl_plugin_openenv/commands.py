@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 
 from toolrl.errors import ConfigError
-from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.protocols import BuildContext, Command, EpisodeContext
 from toolrl.terminal_text import visible
 from toolrl.tools.toolset import opening_of
 from toolrl.tools.validation import arguments_form
@@ -21,10 +21,8 @@ from toolrl_plugin_openenv.options import OpenEnvOptions
 from toolrl_plugin_openenv.toolset import build
 
 
-class Show:
+class Show(Command):
     """`toolrl openenv show URL`."""
-
-    def __init__(self, options: None, context: BuildContext) -> None: ...
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""

@@ -80,7 +80,7 @@ class PythonToolset:
         return await self._pool.take()
 
 
-class _PythonSession:
+class _PythonSession(ToolSession):
     """One episode."""
 
     def __init__(self, toolset: PythonToolset) -> None:
@@ -109,9 +109,6 @@ class _PythonSession:
                 return await self._run_in_episode(code)
         async with self._toolset.slots:
             return await self._run_fresh(code)
-
-    async def reward(self) -> float | None:
-        return None
 
     async def close(self) -> None:
         """The episode is over: its interpreter ends."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from toolrl.errors import ArgumentsError, ToolsetError, ToolUnavailableError
+from toolrl.protocols import ToolSession
 from toolrl.tools.lifecycle import RELEASE_SECONDS
 from toolrl.tools.threads import POOL, Job, Lane, ThreadPool
 from toolrl.tools.traits import ToolTraits
@@ -42,7 +43,7 @@ class ToolKind:
     lane: Lane
 
 
-class EpisodeTools:
+class EpisodeTools(ToolSession):
     """The tools of one episode."""
 
     def __init__(
@@ -125,9 +126,6 @@ class EpisodeTools:
         raise ToolUnavailableError(
             f"The tool {call.name!r} is still busy with an earlier call that took too long. Go on without it."
         )
-
-    async def reward(self) -> float | None:
-        return None
 
     async def close(self) -> None:
         """Wait some time for calls that were given up, let go of the tools, remove the folder."""

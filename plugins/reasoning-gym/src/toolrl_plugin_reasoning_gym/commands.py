@@ -12,18 +12,15 @@ import yaml
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError, DataError
-from toolrl.protocols import BuildContext
+from toolrl.protocols import BuildContext, Command
 from toolrl.types import Task
 from toolrl_plugin_reasoning_gym.dataset import ReasoningGym
 from toolrl_plugin_reasoning_gym.options import INSTRUCTION, DataOptions
 from toolrl_plugin_reasoning_gym.process import list_generators
 
 
-class ListCommand:
+class ListCommand(Command):
     """The generators."""
-
-    def __init__(self, options: Any = None, context: BuildContext | None = None) -> None:
-        """A command has no options: what it needs are its arguments."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
@@ -44,11 +41,8 @@ def _described(item: dict[str, Any]) -> str:
     return f"{item['name']} ({item['category']})\n    {settings}"
 
 
-class DataCommand:
+class DataCommand(Command):
     """Rows of a data set as a file."""
-
-    def __init__(self, options: Any = None, context: BuildContext | None = None) -> None:
-        """A command has no options: what it needs are its arguments."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""

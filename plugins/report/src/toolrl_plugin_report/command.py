@@ -10,16 +10,13 @@ import argparse
 from pathlib import Path
 
 from toolrl.cli.output import UsageError, print_json
-from toolrl.protocols import BuildContext
+from toolrl.protocols import Command
 from toolrl.runs.folder import RunFolder, describe_run
 from toolrl_plugin_report.page import write_report
 
 
-class ReportCommand:
+class ReportCommand(Command):
     """`toolrl report RUN`."""
-
-    def __init__(self, options: None, context: BuildContext) -> None:
-        """It has no options."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""

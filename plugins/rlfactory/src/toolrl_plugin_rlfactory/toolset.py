@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.protocols import BuildContext, EpisodeContext, Reply, ToolSession
+from toolrl.protocols import BuildContext, EpisodeContext, Reply, ToolSession, Toolset
 from toolrl.tools.threads import POOL
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
 from toolrl_plugin_rlfactory.envs import runs_itself
@@ -32,7 +32,7 @@ from toolrl_plugin_rlfactory.sharing import shared_env
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-class RLFactoryToolset:
+class RLFactoryToolset(Toolset, ToolSession):
     """See the module's docstring."""
 
     def __init__(self, options: EnvToolOptions, context: BuildContext) -> None:
@@ -55,16 +55,10 @@ class RLFactoryToolset:
         """What the model can call."""
         return tuple(spec.name for spec in self._specs)
 
-    async def start(self) -> None:
-        """Nothing to start: the classes were made with the run."""
-
     @asynccontextmanager
     async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
         """Nothing is an episode's own: RLFactory's classes serve all of a batch."""
         yield self
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
 
     def specs(self) -> Sequence[ToolSpec]:
         """All of them, in every episode."""
@@ -78,10 +72,6 @@ class RLFactoryToolset:
     async def call(self, call: ToolCall) -> ToolResult:
         """The answer of the Env's `step`."""
         return await POOL.submit(self._call, call)
-
-    async def reward(self) -> float | None:
-        """None: the reward `rlfactory` scores."""
-        return None
 
     async def respond(self, turn: Turn) -> Reply | None:
         """What an override of the user's answers to a turn without a call; None where RLFactory would end, too."""

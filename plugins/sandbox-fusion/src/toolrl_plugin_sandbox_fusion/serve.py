@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError, PluginError
-from toolrl.protocols import BuildContext
+from toolrl.protocols import Command
 from toolrl_common.http_server import is_loopback, serve_until_stopped
 from toolrl_plugin_sandbox_fusion.languages import LANGUAGES
 
@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 EXTRA = "pip install 'toolrl-plugin-sandbox-fusion[server]'"
 
 
-class Serve:
+class Serve(Command):
     """A local sandbox: the API on top of the plugin `python`'s isolation."""
-
-    def __init__(self, options: Any, context: BuildContext) -> None:
-        """A command has no options: what it needs are its arguments."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ArgumentsError, DataError, ToolsetError, TransientToolError
-from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.rate_limits import ConcurrencyLimit, Limiter
 from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits
@@ -159,7 +159,7 @@ class CodeInterpreter:
         return name
 
 
-class CodeInterpreterSession:
+class CodeInterpreterSession(ToolSession):
     """The tool in one episode."""
 
     def __init__(self, tool: CodeInterpreter, files: Mapping[str, str], episode: EpisodeContext) -> None:
@@ -185,9 +185,6 @@ class CodeInterpreterSession:
                 return ToolResult(VERL_NOTHING, metrics={"succeeded": 0.0})
             raise
         return ToolResult(text, metrics={"succeeded": float(response.status == SUCCESS), **effort})
-
-    async def reward(self) -> float | None:
-        return None
 
     def _keep(self, response: RunResponse) -> None:
         """What was fetched is there in the next call, and for other tools."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import ConfigError
-from toolrl.protocols import BuildContext
+from toolrl.protocols import Command
 from toolrl.terminal_text import visible
 
 if TYPE_CHECKING:
@@ -57,14 +57,7 @@ def _settle(args: argparse.Namespace) -> None:
             raise ConfigError(f"--{name} does nothing for an index of the kind {args.kind}", hint=f"Add --kind {kind}.")
 
 
-class _Command:
-    """A command without options: what it needs are its arguments."""
-
-    def __init__(self, options: Any, context: BuildContext) -> None:
-        pass
-
-
-class IndexCommand(_Command):
+class IndexCommand(Command):
     """A corpus to an index's folder."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
@@ -122,7 +115,7 @@ def _build_dense(corpus: Any, args: argparse.Namespace) -> int:
     )
 
 
-class ServeCommand(_Command):
+class ServeCommand(Command):
     """A server of an index."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
@@ -164,7 +157,7 @@ class ServeCommand(_Command):
         return asyncio.run(serve_until_stopped(server, announce))
 
 
-class QueryCommand(_Command):
+class QueryCommand(Command):
     """A query, and what is found."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ArgumentsError
-from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_common.http_client import without_secrets
@@ -38,7 +38,7 @@ def make_query_rag(options: SearchOptions, context: BuildContext) -> SearchTools
     return SearchToolset("query_rag", arguments, options, options.format or "json", context.where)
 
 
-class SearchToolset:
+class SearchToolset(Toolset, ToolSession):
     """The toolset of one tool, and its session in every episode: nothing is kept from one call to the next. One
     retriever serves all episodes of a process, so that calls of many go together."""
 
@@ -81,9 +81,6 @@ class SearchToolset:
         most = self.options.max_passage_chars
         text = hits_json(hits, most) if self._form == "json" else hits_text(hits, most) or NOTHING
         return ToolResult(text, metrics={"passages": float(len(hits))})
-
-    async def reward(self) -> float | None:
-        return None
 
     def _query(self, given: Any) -> str:
         if isinstance(given, list) and given and all(isinstance(item, str) for item in given):

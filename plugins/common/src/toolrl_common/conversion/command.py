@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from toolrl.cli.output import print_json
 from toolrl.config.load import check_config
 from toolrl.errors import ConfigError
-from toolrl.protocols import BuildContext
+from toolrl.protocols import Command
 from toolrl.runs.folder import config_text
 from toolrl_common.conversion.settings import Conversion
 
@@ -21,16 +21,13 @@ _MOST_KEYS = 24
 """Printed one by one; the file lists all."""
 
 
-class ConvertCommand(ABC):
+class ConvertCommand(Command):
     """The command; a subclass reads and converts configs. See the module."""
 
     system: ClassVar[str]
     """The plugin's name."""
     config_help: ClassVar[str]
     overrides_help: ClassVar[str]
-
-    def __init__(self, options: Any = None, context: BuildContext | None = None) -> None:  # noqa: B027 - that is all
-        """A command has no options: what it needs are its arguments."""
 
     @abstractmethod
     def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:

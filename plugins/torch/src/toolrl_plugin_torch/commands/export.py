@@ -6,16 +6,14 @@ import argparse
 from pathlib import Path
 
 from toolrl.cli.output import UsageError, print_json
-from toolrl.protocols import BuildContext
+from toolrl.protocols import Command
 
 
-class Export:
+class Export(Command):
     """The command."""
 
     example = """toolrl export runs/first model
   toolrl export runs/first model --checkpoint best"""
-
-    def __init__(self, options: None, context: BuildContext) -> None: ...
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

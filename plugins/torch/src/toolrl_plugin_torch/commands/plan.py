@@ -6,17 +6,15 @@ import argparse
 
 from toolrl.cli.common import add_set_argument, at_least_one, read
 from toolrl.cli.output import print_json
-from toolrl.protocols import BuildContext
+from toolrl.protocols import Command
 from toolrl_plugin_torch.commands.own_config import check_trainer
 
 
-class Plan:
+class Plan(Command):
     """The command."""
 
     example = """toolrl plan grpo.yaml --gpu h200
   toolrl plan grpo.yaml --gpu h100:8 --nodes 2 --set model.gradient_checkpointing=true"""
-
-    def __init__(self, options: None, context: BuildContext) -> None: ...
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("config", metavar="CONFIG", help="a config file, or a run's folder")

@@ -9,17 +9,15 @@ from toolrl.cli.common import add_run_arguments, read, run_job
 from toolrl.cli.session import run_to_end
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError
-from toolrl.protocols import BuildContext
+from toolrl.protocols import Command
 from toolrl_plugin_torch.commands.own_config import check_trainer
 from toolrl_plugin_torch.options import SftConfig
 
 
-class Sft:
+class Sft(Command):
     """The command."""
 
     example = "toolrl sft warmup.yaml --set sft.steps=200"
-
-    def __init__(self, options: None, context: BuildContext) -> None: ...
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         add_run_arguments(parser)
