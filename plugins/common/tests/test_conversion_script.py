@@ -71,7 +71,6 @@ def test_conditions_and_loops_are_noticed(text: str, branches: bool) -> None:
         ("A=(x\n", "an array isn't closed"),
         ("run ${A", "isn't closed"),
         ("run " + "${a:-" * 5000 + "}" * 5000, "isn't closed"),
-        ("\n".join(["A=xx", *["A=$A$A"] * 40, "run $A"]), "too much text"),
     ],
 )
 def test_a_script_that_can_not_be_read(text: str, message: str) -> None:

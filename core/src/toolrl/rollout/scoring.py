@@ -20,12 +20,10 @@ from toolrl.errors import RewardError, ToolrlError, ToolsetError
 from toolrl.protocols import Reward, ScoresGroups
 from toolrl.tools.cancellation import TooLateError, Watch
 from toolrl.tools.loop_watch import call_component, run_stoppable
+from toolrl.tools.results import LARGEST
 from toolrl.tools.threads import POOL, Job
 from toolrl.tracebacks import format_error
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
-
-LARGEST = 1e100
-"""Of a reward or a metric: sums and squares of larger ones overflow in a batch."""
 
 
 class StuckError(Exception):

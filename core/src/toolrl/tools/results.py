@@ -25,7 +25,7 @@ from toolrl.types import Media, ToolResult
 
 _ANSWERS = (str, dict, list, ToolResult)
 LARGEST = 1e100
-"""Of a reward or a metric: sums and squares of larger ones overflow. The episode refuses them too, and is lost then."""
+"""Of a reward or a metric: sums and squares of larger ones overflow in a batch."""
 
 
 def as_result(value: Any, tool: str) -> ToolResult:

@@ -25,7 +25,6 @@ from toolrl.errors import ConfigError
 
 _INNERMOST = re.compile(r"\$\{([^${}]*)\}")
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
-_LONGEST = 100_000
 _OPEN, _CLOSE = "\ue001", "\ue002"
 """Stand for `${` and `}` that are to stay, while a text is worked on."""
 MISSING: Any = object()
@@ -83,8 +82,6 @@ class References:
                 raise self._wrong(path, match[0], "is a whole section, and stands inside a text")
             written = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
             text = text[: match.start()] + written + text[match.end() :]
-            if len(text) > _LONGEST:
-                raise self._wrong(path, match[0], f"makes a text of more than {_LONGEST} characters")
         if "${" in text:
             raise self._wrong(path, text[:80], "isn't closed, or is no reference")
         return text

@@ -34,8 +34,6 @@ SUCCESS, FAILED, SANDBOX_ERROR = "Success", "Failed", "SandboxError"
 """Of a whole run."""
 MARGIN_SECONDS = 10.0
 """What a request may take besides compiling and running."""
-MAX_FILES = 10_000
-"""Of a request, sent or fetched."""
 
 
 def _known_language(name: str) -> str:
@@ -77,11 +75,9 @@ class RunRequest:
     run_timeout: _Limit = 10.0
     memory_limit_MB: int = -1
     """Of each command; −1 for none."""
-    files: Annotated[Mapping[str, str | None], Field(max_length=MAX_FILES), AfterValidator(_files)] = field(
-        default_factory=dict
-    )
+    files: Annotated[Mapping[str, str | None], AfterValidator(_files)] = field(default_factory=dict)
     """Path to content in base64, put beside the program."""
-    fetch_files: Annotated[Sequence[str], Field(max_length=MAX_FILES), AfterValidator(_paths)] = ()
+    fetch_files: Annotated[Sequence[str], AfterValidator(_paths)] = ()
     """Paths to bring back afterwards."""
     args: Sequence[str] = ()
     """The program's, of pytest alone."""
