@@ -325,7 +325,8 @@ class HoldsStill(Protocol):
 class ScoresTokens(Protocol):
     """What an engine may give besides: the log-probabilities of given tokens. A teacher of distillation needs it, and
     `scores_tokens = True` as a class variable of its options, which is what `toolrl config check` sees. An engine
-    whose model is elsewhere may have `async tokenize(text)` too: ids by that model's tokenizer, None where unknown."""
+    whose model is elsewhere may have `async tokenize(text)` too: ids by that model's tokenizer, None where unknown; and
+    `most_scored`, the tokens of the longest text, once it is started."""
 
     async def score(
         self, ids: Sequence[int], start: int, *, temperature: float = 1.0, media: Sequence[MediaInput] = ()

@@ -251,6 +251,12 @@ def test_another_vocabulary_is_refused() -> None:
         _check_same_words(student, other, "here")
 
 
+def test_episodes_that_are_longer_than_a_teachers_texts_are_refused() -> None:
+    teachers_module._check_length(64, 64, "here")
+    with pytest.raises(ConfigError, match="here: it scores 63 tokens at most, and an episode may have 64"):
+        teachers_module._check_length(63, 64, "here")
+
+
 async def test_a_servers_tokenizer_is_compared_by_a_text(tiny: Any, tmp_path: Path, caplog: Any) -> None:
     tokenizer = tiny.load(tiny.save(tmp_path / "model")).tokenizer
 

@@ -262,5 +262,6 @@ async def test_a_teacher_scores_given_tokens() -> None:
             found = await running.score(PROMPT, 9)
             assert found == pytest.approx(logprobs_of(module, PROMPT[:9], PROMPT[9:]), abs=TOLERANCE)
             assert await running.tokenize("a") is None
+            assert running.most_scored == server.length - 1
         finally:
             await running.stop()

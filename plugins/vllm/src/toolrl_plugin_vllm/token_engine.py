@@ -73,12 +73,17 @@ class TokenEngine(ABC):
         given = plain_ids(ids)
         if media or temperature != 1:
             raise EngineError("this engine scores text at temperature 1 only")
-        if not 1 <= start <= len(given) < self._max_length:
+        if not 1 <= start <= len(given) <= self.most_scored:
             raise EngineError(
-                f"{len(given)} tokens to score from {start} on; the engine takes 2 to {self._max_length - 1}",
+                f"{len(given)} tokens to score from {start} on; the engine takes 2 to {self.most_scored}",
                 hint="Lower rollout.max_episode_tokens, or let the engine's model have longer sequences.",
             )
         return list(await self._prompt_logprobs(given))[start - 1 :]
+
+    @property
+    def most_scored(self) -> int:
+        """Tokens of a text that `score` takes: a request samples one more."""
+        return self._max_length - 1
 
     async def close(self, session: str) -> None:
         """Forget a session; what it still generates fails. Its cache is the server's, which drops what is unused

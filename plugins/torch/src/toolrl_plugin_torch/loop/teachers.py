@@ -154,6 +154,8 @@ async def started_teachers(assembly: Assembly) -> AsyncIterator[Teachers | None]
             except EngineError as error:
                 error.where = error.where or f"{_WHERE}.{name}.engine"
                 raise
+            most = getattr(engine, "most_scored", assembly.limits.max_episode_tokens)
+            _check_length(most, assembly.limits.max_episode_tokens, f"{_WHERE}.{name}")
             if teacher.model is None:
                 await _check_same_ids(assembly.model.tokenizer, engine, f"{_WHERE}.{name}")
             engines[name] = engine
@@ -169,12 +171,7 @@ def _engine(assembly: Assembly, teacher: TeacherConfig, where: str) -> Any:
         plain = {"lora": None, "compile": False, "gradient_checkpointing": False}
         policy = load_policy(settings.model_copy(update=plain), source, student.device)
         _check_same_words(student, policy, f"{where}.model")
-        if policy.max_positions < assembly.limits.max_episode_tokens:
-            raise ConfigError(
-                f"{where}.model: it attends to {policy.max_positions} tokens, and an episode may have "
-                f"{assembly.limits.max_episode_tokens}",
-                hint=f"Set rollout.max_episode_tokens to {policy.max_positions}, or take another teacher.",
-            )
+        _check_length(policy.max_positions, assembly.limits.max_episode_tokens, where)
         more = {"weights": policy.weights(0, assembly.folder.directory), "dtype": policy.dtype}
     try:
         engine = assembly.build("engines", teacher.engine, f"{where}.engine", **more)
@@ -189,6 +186,15 @@ def _engine(assembly: Assembly, teacher: TeacherConfig, where: str) -> Any:
             hint="Take `transformers`, `vllm`, or a server by `openai`.",
         )
     return engine
+
+
+def _check_length(most: int, longest: int, where: str) -> None:
+    """Raises ConfigError where an episode may be longer than a teacher's texts."""
+    if most < longest:
+        raise ConfigError(
+            f"{where}: it scores {most} tokens at most, and an episode may have {longest}",
+            hint=f"Set rollout.max_episode_tokens to {most} or less, or let the teacher have longer sequences.",
+        )
 
 
 def _check_same_words(student: Any, teacher: PolicyModel, where: str) -> None:
