@@ -26,6 +26,10 @@ GRPO = ["algorithm.preset=grpo"]
 FOUR = ["trainer.updates_per_step=4"]
 FULL = ["evaluation.top_p=1.0", "evaluation.min_p=0.0"]
 """Evaluations of the whole distribution, as in all other rows."""
+PPO = [
+    "algorithm={preset: ppo, group_size: 1, critic: {learning_rate: 3.0e-4}}",
+    "trainer.prompts_per_step=128",
+]
 KL = ["algorithm.kl_coef=0.001"]
 STALE = ["rollout.max_staleness=1"]
 SETTINGS: dict[str, list[str]] = {
@@ -38,10 +42,7 @@ SETTINGS: dict[str, list[str]] = {
     "rloo": ["algorithm.preset=rloo"],
     "reinforce_plus_plus": ["algorithm.preset=reinforce_plus_plus"],
     "reinforce_plus_plus_baseline": ["algorithm.preset=reinforce_plus_plus_baseline"],
-    "ppo": [
-        "algorithm={preset: ppo, group_size: 1, critic: {learning_rate: 3.0e-4}}",
-        "trainer.prompts_per_step=128",
-    ],
+    "ppo": PPO,
     "ppo, critic: {level: token}": [
         "algorithm={preset: ppo, group_size: 1, critic: {level: token, learning_rate: 3.0e-4, gae_lambda: 0.99}}",
         "trainer.prompts_per_step=128",

@@ -23,6 +23,9 @@ GOAL = 0.9
 EVERY = 2
 FAST = ["trainer.learning_rate=1.0e-3", "trainer.steps=20"]
 FOUR = ["trainer.updates_per_step=4", "trainer.steps=16"]
+EIGHT = ["trainer.updates_per_step=8", "trainer.steps=10"]
+FALLING = ["trainer.learning_rate=1.0e-3", "trainer.schedule=linear", "trainer.steps=10", "trainer.updates_per_step=2"]
+PLAIN = ["algorithm.kl_correction=false"]
 ONCE = ["algorithm.group_size=1", "trainer.prompts_per_step=128"]
 CURVES: dict[str, tuple[list[str], list[str] | None]] = {
     "GRPO": ([], None),
@@ -34,6 +37,20 @@ CURVES: dict[str, tuple[list[str], list[str] | None]] = {
     "GRPO, 4 updates": (FOUR, None),
     "distillation, 4 updates": (FOUR, []),
     "distillation and reward, 4 updates": (FOUR, ["reward_weight: 1.0"]),
+    "distillation, k3, 4 updates": ([*FOUR, *PLAIN], ["kl_as: loss"]),
+    "distillation, k3": ([*PLAIN, "trainer.steps=24"], ["kl_as: loss"]),
+    "distillation, sharp teacher, 4 updates": (FOUR, ["teachers: {default: {model: /work/tmp/table/q/teacher}}"]),
+    "GRPO, 8 updates": (EIGHT, None),
+    "distillation, 8 updates": (EIGHT, []),
+    "GRPO, falling rate": (FALLING, None),
+    "distillation, falling rate": (FALLING, []),
+    "distillation, clip 2, 4 updates": (FOUR, ["clip: 2"]),
+    "distillation, clip 2": (["trainer.steps=24"], ["clip: 2"]),
+    "distillation, 128 prompts": ([*ONCE, "trainer.steps=24"], []),
+    "distillation, 128 prompts, sharp teacher": (
+        [*ONCE, "trainer.steps=24"],
+        ["teachers: {default: {model: /work/tmp/table/q/teacher}}"],
+    ),
     "distillation, 128 prompts, 4 updates": ([*FOUR, *ONCE], []),
 }
 """By the name of a curve, what `--set` takes, and settings of `algorithm.distillation`; None for none."""
@@ -74,6 +91,8 @@ def settings(where: Path, name: str) -> list[str]:
     sets = ["algorithm.preset=grpo", f"evaluation.every={EVERY}", *sets]
     if own is None:
         return sets
+    if any("teachers" in it for it in own):
+        return [*sets, "algorithm.loss_aggregation=token_mean", f"algorithm.distillation={{{', '.join(own)}}}"]
     teacher = f"teachers: {{default: {{model: {where / folder(TEACHER)}}}}}"
     distillation = f"algorithm.distillation={{{', '.join([teacher, *own])}}}"
     return [*sets, "algorithm.loss_aggregation=token_mean", distillation]

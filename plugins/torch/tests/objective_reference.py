@@ -62,7 +62,8 @@ def taught(row: Row, how: Any) -> None:
     """Put the teacher's part into the advantages."""
     row.advantages = how.reward_weight * row.advantages
     if row.teacher is not None and how.kl_as == "advantage":
-        row.advantages = row.advantages + how.coef * (row.teacher - row.behaviour)
+        away, most = row.teacher - row.behaviour, how.clip or math.inf
+        row.advantages = row.advantages + how.coef * away.clamp(-most, most)
 
 
 def scored(model: Any, row: Row, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,7 +97,9 @@ def token_losses(now: torch.Tensor, entropy: torch.Tensor, row: Row, algorithm: 
         losses = losses + algorithm.kl_coef * divergence(now, row.reference, row, algorithm)
     how = algorithm.distillation
     if how is not None and how.kl_as == "loss" and row.teacher is not None:
-        losses = losses + how.coef * divergence(now, row.teacher, row, algorithm)
+        most = how.clip or math.inf
+        teacher = now.detach() + (row.teacher - now.detach()).clamp(-most, most)
+        losses = losses + how.coef * divergence(now, teacher, row, algorithm)
     return losses - algorithm.entropy_coef * entropy
 
 

@@ -159,11 +159,11 @@ def drawn(chance: random.Random) -> dict[str, Any]:
             if found.get("credit") == "turn":
                 found["scale"] = "none"
     if pick([True, False, False]):
-        found["reference"] = {"sync_every": pick([None, 1, 2]), "mixup": pick([1.0, 0.6])}
+        found["reference"] = pick([{}, {"sync_every": 1}, {"sync_every": 2, "mixup": 0.6}])
     if pick([True, False, False]):
         found["distillation"] = {
             "teachers": {"default": {"model": "x"}}, "kl_as": pick(["advantage", "loss"]), "coef": 0.5,
-            "reward_weight": pick([0.0, 1.0]),
+            "reward_weight": pick([0.0, 1.0]), "clip": pick([None, 0.5]),
         }  # fmt: skip
     if pick([True, False, False]):
         return found | {"old_logprobs": "sampled"}
