@@ -75,7 +75,9 @@ def groups_of(
             steps = [RewardEntry(turn, "step:tool", chance.choice([0.0, 0.5, 1.0])) for turn in range(turns)]
             cost = RewardEntry(0, "call_cost", -chance.random())
             known = [(), steps] if positive else [(), (cost,), steps]
-            rewards = (RewardEntry(None, "reward:exact", correct, 2.0), *chance.choice(known))
+            # So that no advantage is 0 but for rounding: then it would be chance whether there is an update.
+            style = RewardEntry(None, "reward:style", 0.5 if equal else chance.random(), 0.3)
+            rewards = (RewardEntry(None, "reward:exact", correct, 2.0), style, *chance.choice(known))
             logprobs = torch.tensor([-chance.uniform(0, 9) if bit else 0.0 for bit in mask]).tolist()
             episode = make_episode(
                 tuple(mask), ids=tuple(ids), logprobs=tuple(logprobs), index=index, group=name, id=f"{name}#{index}",
