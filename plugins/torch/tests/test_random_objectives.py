@@ -267,7 +267,7 @@ class Cases:
         return [made.update(groups) for groups in case["steps"]], made.gradients
 
     def difference(self, case: Mapping[str, Any], result: Any) -> float:
-        """The greatest of the losses, relative to them or to 1, and of the gradients, to their greatest entry or 1e-6."""
+        """The greatest of the losses, relative to 1 or more, and of the gradients, to their greatest or 1e-6."""
         losses, gradients = self.expected(case)
         metrics, found = result
         assert len(found) == len(gradients)
