@@ -54,6 +54,7 @@ def groups_of(
     *,
     masks: bool,
     positive: bool,
+    several: bool,
 ) -> list[Group]:
     """Groups of one to four episodes of one to four turns: some that failed, ran out of tokens, or got equal rewards.
     The log-probabilities as sampled are far from the model's in some."""
@@ -65,7 +66,7 @@ def groups_of(
     for number in range(chance.randint(2, 4)):
         name, prompt, episodes = f"{step}-{number}", [*beginning, *words(6)], []
         equal = chance.random() < 0.2
-        for index in range(chance.randint(1, 4)):
+        for index in range(chance.randint(2 if several else 1, 4)):
             ids, mask, turns = list(prompt), [0] * len(prompt), chance.randint(1, 4)
             for _ in range(turns):
                 count, answer = chance.randint(1, 7), chance.choice([[5], [6, 7, 8]])
@@ -81,7 +82,7 @@ def groups_of(
             logprobs = torch.tensor([-chance.uniform(0, 9) if bit else 0.0 for bit in mask]).tolist()
             episode = make_episode(
                 tuple(mask), ids=tuple(ids), logprobs=tuple(logprobs), index=index, group=name, id=f"{name}#{index}",
-                failed=chance.random() < 0.1, rewards=rewards, metrics={"correct": correct},
+                failed=chance.random() < (0.0 if several else 0.1), rewards=rewards, metrics={"correct": correct},
             )  # fmt: skip
             if masks:
                 episode = replace(episode, trajectories=(masked(episode.main, vocabulary, chance),))
@@ -245,7 +246,9 @@ class Cases:
         case = with_parts(case, chance)
         case |= fixed
         case["masked"] = chance.random() < 0.25
-        kinds = {"masks": case["masked"], "positive": case.get("estimator", ("",))[0] == "maxrl"}
+        estimator = case.get("estimator", ("",))[0]
+        # GDPO's advantage of a group of one may be 0 but for rounding.
+        kinds = {"masks": case["masked"], "positive": estimator == "maxrl", "several": estimator == "gdpo"}
         steps = [groups_of(chance, self.tiny.vocabulary, self.make_episode, step, **kinds) for step in range(3)]
         model = self.policy_of(self.model, case).model
         teachers = "distillation" in case["algorithm"]
