@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -93,7 +93,7 @@ class Sections(BaseModel):
         return ["trainer.betas: they are wide"] if config.trainer.betas[1] > 0.99 else []  # type: ignore[attr-defined]
 
     @classmethod
-    def missing(cls, config: Config) -> list[str]:
+    def missing(cls, config: Config, data: Collection[str]) -> list[str]:
         return ["model.dtype: needs another chip"] if config.model.dtype == "bfloat16" else []  # type: ignore[attr-defined]
 
 

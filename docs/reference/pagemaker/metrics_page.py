@@ -45,7 +45,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "ratio/max": "The greatest ratio.",
         "clip/low": "Share of tokens clipped below.",
         "clip/high": "Share clipped above.",
-        "clip_fraction": "Their sum; none of the three with a plugin's policy loss.",
+        "clip_fraction": "Their sum; of the three, those that a plugin's policy loss gives.",
         "importance/mean": "Mean importance weight; only with `algorithm.importance`.",
         "importance/capped": "Share of tokens whose weight lies above the cap.",
         "importance/rejected": "Share of tokens that were left out; only with `algorithm.rejection`.",

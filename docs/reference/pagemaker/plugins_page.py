@@ -80,7 +80,7 @@ def _component(found: RegisteredComponent, kind: str) -> Iterator[str]:
         yield f"It brings the sections {sections} of a config."
         return
     model = component.load_options()
-    if model is None:
+    if model is None or not model.model_fields:
         yield "It takes no options."
         return
     yield from _options(model)

@@ -42,8 +42,8 @@ def test_a_pattern_is_told_and_not_checked() -> None:
 
 
 def test_data_in_a_schema_stays_as_it_is() -> None:
-    data = {"pattern": "x", "type": "y"}
-    schema = {"properties": {"a": {"enum": [data], "default": data}, "b": {"const": data}}}
+    data = {"pattern": "x", "type": "y", "$ref": "#/nowhere"}
+    schema = {"properties": {"a": {"enum": [data], "default": data}, "b": {"const": data}, "$ref": {"type": "string"}}}
     assert usable_schema(schema, "server: tool")["properties"] == schema["properties"]
 
 
@@ -79,6 +79,8 @@ def test_schemas_that_refer_to_themselves() -> None:
         ({"properties": {"a": {"$ref": "https://example.com/a"}}}, "isn't in it"),
         ({"properties": {"a": {"$ref": "#anchor"}}}, "isn't in it"),
         ({"properties": {"a": {"type": 7}}}, "no JSON Schema"),
+        ({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}, "to itself without end"),
+        ({"allOf": [{"$ref": "#"}]}, "to itself without end"),
     ],
 )
 def test_schemas_that_can_not_be_used_check_nothing(

@@ -15,7 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolrl.config.load import check_config
+from toolrl.config.remarks import missing_files
 from toolrl.errors import RewardError
+from toolrl.plugins.registry import load_registry
 from toolrl.protocols import LossTerms
 from toolrl.types import Episode, EpisodeFailure, Group, MediaInput, RewardEntry, Segment, Task, Trajectory, Turn
 from toolrl_plugin_objectives.dppo import DPPO
@@ -197,6 +200,26 @@ def test_gigpo_is_its_formula(plays: Any, anchor: Any, scale: Any) -> None:
     np.testing.assert_allclose(*flat, **CLOSE)
 
 
+def test_gigpo_reads_answers_inside_of_turns() -> None:
+    """As parsers that answer with text leave them: behind the turn that called."""
+
+    def answered(*ids: int) -> Trajectory:
+        first, second = Turn(0, (), (), (), "stop"), Turn(1, (), (), (), "stop")
+        end = 2 + len(ids)
+        first = replace(first, segments=(Segment("model", "", (1, 2)), Segment("tool", "", (2, end))))
+        second = replace(second, segments=(Segment("model", "", (end, end + 1)),))
+        known: dict[str, Any] = {"logprobs": (0.0,) * (end + 1), "weight_versions": (0,) * (end + 1)}
+        return Trajectory((1, 3, *ids, 3), (0, 1, *(0 for _ in ids), 1), **known, turns=(first, second))
+
+    def second_turns(*answers: tuple[int, ...]) -> list[float]:
+        plays = [Play(1.0, 0.0), Play(0.0, 0.0)]
+        group = Group("g", Task("t", ()), tuple(map(episode, plays, range(2), (answered(*it) for it in answers))))
+        return [of[1] for of in GiGPO(GiGPOOptions(scale="none"), CONTEXT).advantages([group])[0]]
+
+    assert second_turns((4, 5), (4, 5)) == [1.0, -1.0]
+    assert second_turns((4, 5), (9, 9, 9)) == [0.5, -0.5]
+
+
 def test_gigpo_tells_states_apart_by_their_images() -> None:
     step, options = Step((1, 2), (3,), 0.0), GiGPOOptions(scale="none", discount=1.0)
 
@@ -220,7 +243,10 @@ def test_roles_are_compared_with_themselves(estimator: Any) -> None:
         played = episode(Play(0.5, 0.0, (step,)), index, *parts, frozen)
         entry = RewardEntry(None, "reward:question", reward, role="asker")
         episodes.append(replace(played, rewards=(*played.rewards, entry)))
+    cut = episode(Play(0.5, 0.0, (step,), failed=True), 3, trajectory([step], role="agent"))
+    episodes.append(cut)
     (given,) = estimator(GiGPOOptions(), CONTEXT).advantages([Group("g", Task("t", ()), tuple(episodes))])
+    assert given.pop() in ({}, 0.0), "it failed"
     assert [of[0] for of in given] == [0.0, 0.0, 0.0]
     assert given[0][1] > 0 > given[1][1] == given[2][1]
     assert all(set(of) == {0, 1} for of in given)
@@ -260,3 +286,22 @@ def test_dppo_is_its_formula(tokens: Any, limits: Any, cap: float) -> None:
     np.testing.assert_allclose(losses_BT[0].detach(), expected, **CLOSE)
     (gradient_BT,) = torch.autograd.grad(losses_BT.sum(), now_BT)
     np.testing.assert_allclose(gradient_BT[0], expected, **CLOSE, err_msg="of L by log p: L itself, also above the cap")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ({"advantage": "maxrl", "kl_coef": 0.1, "kl_in": "reward"}, "algorithm.kl_in: the divergence makes"),
+        ({"policy_loss": "dppo", "importance": {}}, "algorithm.importance: dppo weighs samples"),
+    ],
+)
+def test_settings_that_do_not_fit_are_told_before_the_start(algorithm: dict[str, Any], message: str) -> None:
+    registry = load_registry()
+
+    def told(**algorithm: Any) -> str:
+        tree = {"model": {"path": "m"}, "environments": {"default": {}}, "algorithm": algorithm}
+        return "\n".join(missing_files(check_config(tree, [], registry=registry).config, registry))
+
+    assert message in told(**algorithm)
+    del algorithm["importance" if "importance" in algorithm else "kl_in"]
+    assert message not in told(**algorithm)

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 
 from toolrl_plugin_torch.algorithm import PRESETS, AlgorithmConfig
 
+TAUGHT = {"teachers": {"default": {"model": "teacher"}}}
+
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_fills_what_is_not_said(preset: Any) -> None:
@@ -39,6 +41,9 @@ def test_a_resolved_config_can_be_read_again(preset: Any, more: dict[str, Any]) 
         ({"kl_in": "reward"}, "kl_in: without effect unless `kl_coef` is set"),
         ({"kl_in": "reward", "kl_coef": 0.1, "kl_correction": False}, "kl_in: reward`, which takes k1"),
         ({"kl_in": "reward", "kl_coef": 0.1, "credit": "turn"}, "scale: std divides what turns are given by its own"),
+        ({"kl_in": "reward", "kl_coef": 0.1, "distillation": TAUGHT}, "kl_in: changes the rewards"),
+        ({"overlong": {"tokens": 9, "buffer": 2}, "distillation": TAUGHT}, "overlong: changes the rewards"),
+        ({"distillation": {**TAUGHT, "coef": 0}}, "nothing is learned from with both"),
         ({"reference": {"mixup": 0.5}}, "mixup: without effect unless `sync_every` is set"),
         ({"preset": "ppo", "group_size": 1, "difficulty": {}}, "difficulty: the pass rate of a group of one"),
         ({"difficulty": {"solved": 0.5, "unsolved": 0.5}}, "unsolved: 0.5 isn't below solved, 0.5"),

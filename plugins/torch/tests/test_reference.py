@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from toolrl.errors import CheckpointError
+from toolrl_plugin_torch.algorithm import ReferenceConfig
 from toolrl_plugin_torch.loop.batches import FixedRows
 from toolrl_plugin_torch.loop.saver import Saver
+from toolrl_plugin_torch.reference import Reference
 from toolrl_plugin_torch.trainer import PolicyTrainer
 
 REWARDS = (0.0, 1.0, 1.0, 0.0)
@@ -34,6 +37,27 @@ def test_it_moves_as_in_trl(tiny: Any, tmp_path: Path) -> None:
             sync_target_model(trainer.policy.model, theirs, 0.6)
         for ours, expected in zip(trainer.reference.parameters(), theirs.parameters(), strict=True):
             assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
+
+
+def test_in_16_bits_it_follows_in_small_moves(tiny: Any) -> None:
+    """And goes on from a checkpoint with no bit lost."""
+    policy, *kept = (SimpleNamespace(model=tiny.model("qwen3", dtype="bfloat16")) for _ in range(3))
+    how = ReferenceConfig(sync_every=1, mixup=0.01)
+    whole, resumed = (Reference(it, policy, how, offload=False, device=torch.device("cpu")) for it in kept)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.mul_(1.02)
+    for step in range(300):
+        if step == 150:
+            resumed.load_state_dict({name: value.clone() for name, value in whole.state_dict().items()})
+        for it in (whole, resumed) if step >= 150 else (whole,):
+            it.sync(step)
+    followed, again, live = (
+        torch.cat([parameter.detach().float().flatten() for parameter in it.model.parameters()])
+        for it in (*kept, policy)
+    )
+    assert (followed - live).norm() < 0.1 * 0.02 * live.norm()
+    assert again.equal(followed)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from toolrl.errors import ConfigError, RunStoppedError
+from toolrl.errors import RunStoppedError
 from toolrl.protocols import LossTerms
 from toolrl.types import Episode, Group
 from toolrl_plugin_torch.base_trainer import within_memory
@@ -92,10 +92,8 @@ def test_rewarded_samples_become_likelier_and_the_others_less(
     assert "kl" not in metrics
 
 
-def test_a_plugins_loss_reports_what_it_clips_and_may_refuse_importance(setting: Setting) -> None:
+def test_a_plugins_loss_reports_what_it_clips(setting: Setting) -> None:
     class Clipping:
-        weighs_samples = True
-
         def token_losses(self, terms: Any) -> Any:
             return -terms.advantages_BT * terms.logprobs_BT
 
@@ -108,8 +106,6 @@ def test_a_plugins_loss_reports_what_it_clips_and_may_refuse_importance(setting:
     first, second = (sum(episode.loss_mask) for episode in group.episodes)
     assert metrics["clip/low"] == metrics["clip_fraction"] == second / (first + second)
     assert metrics["clip/high"] == 0.0
-    with pytest.raises(ConfigError, match=r"algorithm\.importance: the policy loss Clipping weighs samples"):
-        setting.trainer(setting.policy(), {**algorithm, "importance": {"cap": 2.0}}, custom_loss=Clipping())
 
 
 def test_a_plugins_loss_sees_samples_without_advantage_too(setting: Setting) -> None:

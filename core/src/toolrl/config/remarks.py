@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -33,14 +34,13 @@ def remarks(config: Config, registry: Registry) -> list[str]:
 def missing_files(config: Config, registry: Registry, data: Collection[str] = DATA) -> Iterator[str]:
     """A line for each missing file, folder or package that a config needs: the trainer's (a model, peft), clusters,
     runs, components' own. `data`: the places of the data sets that are used."""
-    yield from of_trainer(registry, config, "missing")
+    yield from of_trainer(registry, config, "missing", data)
     for field in ("rollout_workers", "trainer_workers"):
         if getattr(config.cluster, field):
             try:
                 registry.get("clusters", config.cluster.component.use)
             except PluginError as error:
                 yield f"cluster.{field}: {error.message}; {error.hint}"
-    yield from _masks(config, registry)
     source = config.sft.from_run if config.sft is not None and "sft.data" in data else None
     if source is not None and not (Path(source) / "config.yaml").is_file():
         there = Path(source).is_dir()
@@ -52,16 +52,17 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
         problem = _missing_of(options)
         if problem is not None:
             yield f"{format_path((*site.path, 'options'))}: {problem}"
+        if "data.train" in data:
+            yield from getattr(options, "misfits", lambda _: ())(config)
+            yield from _masks(config, options) if site.path == ("engine",) else ()
 
 
-def _masks(config: Config, registry: Registry) -> Iterator[str]:
-    """Why the engine can't record sampling masks, where it shall."""
-    rollout, use = config.rollout, config.engine.use
-    if rollout.keep_sampling_masks and rollout.truncates:
-        options, _ = check_options(registry.get("engines", use).component, config.engine.options)
-        check = getattr(options, "sampling_problem", lambda _: "it records no sampling masks; set it to false")
-        if problem := check(rollout):
-            yield f"rollout.keep_sampling_masks: engine {use}: {problem}"
+def _masks(config: Config, engine: Any) -> Iterator[str]:
+    """Why the engine with these options can't record sampling masks, where it shall."""
+    if config.rollout.keep_sampling_masks and config.rollout.truncates:
+        check = getattr(engine, "sampling_problem", lambda _: "it records no sampling masks; set it to false")
+        if problem := check(config.rollout):
+            yield f"rollout.keep_sampling_masks: engine {config.engine.use}: {problem}"
 
 
 def _missing_of(options: BaseModel | None) -> str | None:

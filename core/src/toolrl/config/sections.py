@@ -54,10 +54,10 @@ def as_config(checked: Config) -> Config:
     return Config.model_construct(_fields_set=set(checked.model_fields_set), **dict(checked))
 
 
-def of_trainer(registry: Registry, config: Config, method: str) -> Iterator[str]:
-    """Lines of the options model's `remarks` or `missing`, where it has such a method."""
+def of_trainer(registry: Registry, config: Config, method: str, *more: Any) -> Iterator[str]:
+    """Lines of the options model's `remarks(config)` or `missing(config, data)`, where it has such a method."""
     try:
         options = trainer_options(registry, config.trainer.use)
     except PluginError:
         return
-    yield from getattr(options, method, lambda config: ())(config)
+    yield from getattr(options, method, lambda *_: ())(config, *more)

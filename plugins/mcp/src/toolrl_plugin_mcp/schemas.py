@@ -54,12 +54,17 @@ def usable_schema(given: Any, label: str) -> dict[str, Any]:
 def _check(schema: dict[str, Any]) -> None:
     """Raises UnusableSchemaError."""
     try:
-        compile_schema(schema)
+        validator = compile_schema(schema)
         whole = Registry().with_resource("", Resource.from_contents(schema, default_specification=DRAFT202012))
         for reference in _references(schema):
             whole.resolver().lookup(reference)
+        properties = schema.get("properties", {})
+        for value in ({}, *({name: of} for name in properties for of in (0, "", [], {}))):
+            validator.is_valid(value)
     except jsonschema.SchemaError as error:
         raise UnusableSchemaError(f"its schema is no JSON Schema: {error.message:.200}") from error
+    except RecursionError as error:
+        raise UnusableSchemaError("it refers to itself without end") from error
     except Unresolvable as error:
         raise UnusableSchemaError(f"it refers to {error.ref!r:.200}, which isn't in it") from error
 
@@ -89,6 +94,7 @@ def _without_patterns(node: Any) -> Any:
 def _references(node: Any) -> Iterator[str]:
     if isinstance(node, Mapping):
         yield from (node[key] for key in ("$ref", "$dynamicRef") if isinstance(node.get(key), str))
-        node = list(node.values())
+        named = [list(node[key].values()) for key in _NAMED if isinstance(node.get(key), Mapping)]
+        node = [*named, *(value for key, value in node.items() if key not in (*_NAMED, *_DATA))]
     for item in node if isinstance(node, list) else ():
         yield from _references(item)

@@ -28,8 +28,6 @@ _TINY = 1e-8
 class DPPO:
     """Policy gradients, without the tokens whose probability left the trust region."""
 
-    weighs_samples = True
-    """The ratio is to the probabilities as sampled, which `algorithm.importance` would account for again."""
     skips_zero_advantages = True
     """A sample without an advantage has no loss, so it needs no forward pass."""
 

@@ -75,4 +75,5 @@ def _states(trajectory: Trajectory, *, whole: bool) -> Iterator[tuple[int, int]]
         end = turn.segments[0].tokens[0]
         images = tuple(image.key for image in trajectory.media if start <= image.span[0] < end)
         yield turn.index, hash((trajectory.ids[start:end], images))
-        start = 0 if whole else turn.segments[-1].tokens[1]
+        # An answer inside of a turn is read before the next one.
+        start = 0 if whole else max(it.tokens[1] for it in turn.segments if it.origin == "model")

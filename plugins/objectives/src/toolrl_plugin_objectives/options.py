@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import BaseModel, Field
+
+from toolrl.config.model import Config
 
 
 class GiGPOOptions(BaseModel, extra="forbid"):
@@ -22,6 +25,15 @@ class GiGPOOptions(BaseModel, extra="forbid"):
     scale: Literal["std", "none"] = Field(
         "std", description="What differences are divided by: the standard deviation of those compared, or 1."
     )
+
+
+class MaxRLOptions(BaseModel, extra="forbid"):
+    """`maxrl` has no options."""
+
+    def misfits(self, config: Config) -> Iterator[str]:
+        """What in the config it can't work with."""
+        if getattr(config.algorithm, "kl_in", "loss") == "reward":
+            yield "algorithm.kl_in: the divergence makes rewards negative, and maxrl takes none; set it to loss"
 
 
 class DPPOOptions(BaseModel, extra="forbid"):
@@ -44,3 +56,11 @@ class DPPOOptions(BaseModel, extra="forbid"):
         description="The same of a token of positive advantage that became likelier.",
     )
     ratio_cap: float = Field(20.0, gt=1, allow_inf_nan=False, description="Greatest weight of a token.")
+
+    def misfits(self, config: Config) -> Iterator[str]:
+        """What in the config it can't work with."""
+        if getattr(config.algorithm, "importance", None) is not None:
+            yield (
+                "algorithm.importance: dppo weighs samples by their probabilities as sampled already; with "
+                "`importance` they would be weighed twice; take it out"
+            )

@@ -332,6 +332,7 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         if self.kl_coef and self.kl_estimator == "k1" and not self.kl_correction:
             raise ValueError("kl_estimator: k1 has no gradient without kl_correction; take k2 or k3, or correct it")
         self._check_kl_in_reward()
+        self._check_distillation()
         if self.discount != 1.0 and self.credit != "turn":
             raise ValueError("discount: without effect unless `credit` is `turn`")
         void = [name for name in ("importance", "rejection") if getattr(self, name) is not None]
@@ -355,6 +356,16 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
                 f"scale: {self.scale} divides what turns are given by its own deviation, so that `kl_coef` would have "
                 "no effect with `kl_in: reward` and `credit: turn`; set it to none"
             )
+
+    def _check_distillation(self) -> None:
+        of = self.distillation
+        if of is None or of.reward_weight:
+            return
+        for name, changes in (("kl_in", self.kl_in == "reward"), ("overlong", self.overlong)):
+            if changes:
+                raise ValueError(f"{name}: changes the rewards, which with `distillation.reward_weight: 0` don't count")
+        if not of.coef and not self.policy_loss:
+            raise ValueError("distillation: nothing is learned from with both `coef` and `reward_weight` 0")
 
     def _check_critic(self) -> None:
         if self.baseline != "critic":

@@ -6,7 +6,7 @@ A field's description is its documentation: the JSON Schema and the config refer
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -214,18 +214,30 @@ class TorchOptions(Frame):
                 f"({trainer.prompts_per_step} prompts_per_step × group_size {algorithm.group_size}), so there are no "
                 "more updates than that"
             )
-        if "reference" in trainer.offload and not algorithm.has_reference:
+        if algorithm.group_size < 2 and algorithm.advantage is not None and not algorithm.distillation:
+            yield (
+                f"algorithm.group_size 1: where {algorithm.advantage.use} compares the episodes of a group, it has "
+                "nothing to compare"
+            )
+        divided = algorithm.advantage is None and algorithm.baseline != "critic" and algorithm.scale != "none"
+        if algorithm.kl_in == "reward" and divided and not (algorithm.drop_flat_groups or algorithm.dynamic_sampling):
+            yield (
+                f"algorithm.kl_in: with scale {algorithm.scale}, in groups of equal rewards the divergence alone is "
+                "compared, whatever kl_coef is; set scale to none, or drop_flat_groups"
+            )
+        if "reference" in trainer.offload and not algorithm.has_reference and algorithm.policy_loss is None:
             yield "trainer.offload: reference: there is none, as algorithm.kl_coef is 0 and algorithm.reference not set"
         if "critic" in trainer.offload and algorithm.baseline != "critic":
             yield "trainer.offload: critic: there is none in this algorithm"
 
     @classmethod
-    def missing(cls, config: Config) -> Iterator[str]:
-        """Needs of the sections that aren't met: the model, peft, bitsandbytes."""
+    def missing(cls, config: Config, data: Collection[str]) -> Iterator[str]:
+        """Needs of the sections that aren't met where these data sets are used: the model, teachers, peft."""
         model: Any = config.model
         if (problem := missing_model(model.path)) is not None:
             yield problem
-        yield from _missing_teachers(config)
+        if "data.train" in data:
+            yield from _missing_teachers(config)
         algorithm: Any = config.algorithm
         rounded = config.engine.options.get("quantization")
         if rounded and algorithm.importance is None and algorithm.old_logprobs != "sampled":

@@ -31,6 +31,12 @@ class Reference:
         kept = dict(score.model.named_parameters()) if settings.sync_every else {}
         self._followed = {name: (kept[name], live) for name, live in trained.items() if kept}
         """By name: a tensor that changes, and the policy's."""
+        self._exact = {
+            name: kept.detach().to("cpu", torch.float32, copy=True)
+            for name, (kept, _) in self._followed.items()
+            if settings.mixup < 1 and kept.dtype.itemsize < torch.float32.itemsize
+        }
+        """The same in float32, where the model's own 16 bits would round small moves away."""
         self.on_device = offloaded(
             offload, lambda: own_tensors(score.model, policy.model), device, constant=not self.follows
         )
@@ -45,16 +51,19 @@ class Reference:
         if not self._settings.sync_every or step % self._settings.sync_every:
             return
         with self.on_device, torch.no_grad():
-            for kept, live in self._followed.values():
-                target, source = local(kept), local(live)
-                target.mul_(1.0 - self._settings.mixup).add_(source.to(target.dtype), alpha=self._settings.mixup)
+            for name, (kept, live) in self._followed.items():
+                target = self._exact.get(name, local(kept))
+                target.mul_(1.0 - self._settings.mixup).add_(local(live).to(target), alpha=self._settings.mixup)
+            self.write_back()
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The live tensors that change, by name."""
-        return {name: kept.detach() for name, (kept, _) in self._followed.items()}
+        return {name: self._exact.get(name, kept.detach()) for name, (kept, _) in self._followed.items()}
 
     def write_back(self) -> None:
-        """Nothing: a checkpoint is read into the tensors themselves."""
+        """Give the model what is kept in float32. All else is the model's own."""
+        for name, tensor in self._exact.items():
+            self._followed[name][0].data.copy_(tensor)
 
     def state_dict(self) -> dict[str, Any]:
         """As `tensors`."""
@@ -64,3 +73,4 @@ class Reference:
         """Take up a saved state."""
         for name, tensor in self.tensors().items():
             put(state[name], tensor)
+        self.write_back()

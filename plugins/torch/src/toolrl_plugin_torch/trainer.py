@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from toolrl.errors import ConfigError
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
@@ -75,11 +74,6 @@ class PolicyTrainer(BaseTrainer):
         cpu_offload: bool = False,
     ) -> None:
         needs = getattr(custom_loss, "needs", ())
-        if algorithm.importance is not None and getattr(custom_loss, "weighs_samples", False):
-            raise ConfigError(
-                f"algorithm.importance: the policy loss {type(custom_loss).__name__} weighs samples by their "
-                "probabilities as sampled; with `importance` they would be weighed twice; take it out"
-            )
         super().__init__(
             policy,
             settings,

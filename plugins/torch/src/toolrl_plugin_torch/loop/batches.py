@@ -64,7 +64,7 @@ class FixedRows:
             raise CheckpointError(
                 f"{position.next} rows of data were taken in {step} steps, and the config now takes "
                 f"{self.rows_per_step} a step",
-                hint="Resume with the batch size that the run began with.",
+                hint="Resume with the batch size, `difficulty` and `dynamic_sampling` that the run began with.",
             )
 
 

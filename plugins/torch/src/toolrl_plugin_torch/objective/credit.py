@@ -71,6 +71,9 @@ def credit(
     if algorithm.drop_flat_groups:
         flat = [is_flat(group, algorithm) for group in groups]
     else:
+        if algorithm.kl_in == "reward":
+            given = [without_kl(group) for group in groups]
+            rewards = {role: RoleRewards(given, role, algorithm.overlong) for role in rewards}
         flat = torch.stack([it.flat(algorithm) for it in rewards.values()]).all(0).tolist()
     kept = [
         (episode, advantage)
@@ -146,7 +149,8 @@ def _joined(episodes: Sequence[Episode], by_role: Mapping[str, Sequence[Credit]]
         return list(next(iter(by_role.values())))
     joined: list[Credit] = []
     for row, episode in enumerate(episodes):
-        turns = {turn.index: by_role[it.role][row] for it in episode.trajectories if it.trained for turn in it.turns}
+        trained = [it for it in episode.trajectories if it.trained and episode.failure is None]
+        turns = {turn.index: by_role[it.role][row] for it in trained for turn in it.turns}
         joined.append({turn: it[turn] if isinstance(it, Mapping) else it for turn, it in turns.items()})
     return joined
 

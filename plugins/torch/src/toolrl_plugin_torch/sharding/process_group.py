@@ -114,9 +114,7 @@ class ProcessGroup(Ranks):
             packed = pickle.dumps((what, _Failure.of(self.rank, own)), protocol=5)
         try:
             self._store.set(f"{_AT}/{self.rank}", what)
-            parts: list[Any] = [None] * self.size
-            dist.all_gather_object(parts, packed, group=self.control)
-            found = [pickle.loads(part) for part in parts]
+            found = [pickle.loads(part) for part in self._exchange(packed)]
         except (RuntimeError, ValueError) as error:
             # gloo raises RuntimeError for a broken connection and for a timeout alike.
             raise self._lost(what, error) from error
@@ -164,6 +162,16 @@ class ProcessGroup(Ranks):
     async def from_first(self, work: Coroutine[Any, Any, T] | None, what: str) -> T:
         values: list[Any] = await self.all_of(asyncio.sleep(0) if work is None else work, what)
         return values[0]  # type: ignore[no-any-return]
+
+    def _exchange(self, data: bytes) -> list[bytes]:
+        """The bytes of each rank. `all_gather_object` would pad all to the longest, and the first rank has much."""
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([mine.numel()]), group=self.control)
+        parts = [mine if rank == self.rank else mine.new_empty(int(size)) for rank, size in enumerate(sizes)]
+        for rank, part in enumerate(parts):
+            dist.broadcast(part, src=rank, group=self.control)
+        return [part.numpy().tobytes() for part in parts]
 
     def interrupt(self) -> None:
         """End the run at the next point where the ranks meet; call it on the event loop. All leave there, so that they
