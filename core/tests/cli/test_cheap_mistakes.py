@@ -83,7 +83,7 @@ def test_a_file_or_package_that_is_not_there_stops_every_command(started: Any, f
         assert done.stderr.startswith("error: ")
         assert "Retrying" not in done.stderr
     checked = started(["config", "check", "--strict"], override)
-    assert f"note: {override.partition('=')[0]}" in checked.stdout
+    assert f"a run is refused here: {override.partition('=')[0]}" in checked.stdout
     assert MISTAKES[override] in checked.stdout
     assert checked.returncode == 1
 

@@ -28,7 +28,7 @@ def test_a_data_file_that_is_not_there_is_noted(full_site: Any, config_file: Pat
     arguments = ["--set", "data.train.use=jsonl", "--set", f"data.train.options.path={path}"]
     done = full_site.run("config", "check", str(config_file), *arguments, env={"TOKEN": SECRET})
     assert done.returncode == 0, done.stderr
-    assert f"note: data.train.options: no file matches {str(path)!r}" in done.stdout
+    assert f"a run is refused here: data.train.options: no file matches {str(path)!r}" in done.stdout
     path.write_text("{}")
     done = full_site.run("config", "check", str(config_file), *arguments, env={"TOKEN": SECRET})
     assert "data.train.options" not in done.stdout

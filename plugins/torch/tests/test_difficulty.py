@@ -96,6 +96,20 @@ async def test_what_is_always_or_never_solved_is_skipped_but_for_every_third_epo
     assert supply.metrics() == {"tasks/solved": 4.0, "tasks/unsolved": 3.0, "tasks/active": 5.0}
 
 
+@pytest.mark.parametrize(
+    ("rewards", "aside"),
+    [((1.0, -1.0), 0), ((5.0, 0.0), 0), ((-1.0, -1.0), 1), ((5.0, 5.0), 1), ((0.5, 0.5), 0)],
+)
+def test_groups_of_rewards_that_differ_are_not_set_aside(rewards: tuple[float, ...], aside: int) -> None:
+    episodes = [
+        make_episode("x", task=TASKS[0], index=index, group="g", rewards=(RewardEntry(None, "reward:r", reward),))
+        for index, reward in enumerate(rewards)
+    ]
+    pools = DifficultyPools(EndlessOrder(TASKS, seed=0, shuffle=False), DifficultyConfig())
+    pools.judge([(0, Group("g", TASKS[0], tuple(episodes)))])
+    assert len(pools.kept()) == aside
+
+
 async def test_thresholds_are_those_of_the_config() -> None:
     supply = source(Graded(), solved=None, unsolved=0.5)
     for step in (1, 2, 3):

@@ -383,7 +383,13 @@ def by_task(step: int, number: int, called: bool) -> float:
     ("calls", "reward", "flat", "algorithm", "said"),
     [
         (always, helpful, 0.0, {}, []),
-        (always, chance, 0.0, {}, ["episodes that called a tool came out no better than others of the same task: "]),
+        (
+            always,
+            chance,
+            0.0,
+            {},
+            ["episodes that called a tool came out hardly better than others of the same"],
+        ),
         (never, chance, 0.0, {}, ["in none of 640 episodes did a call succeed, and their environments have tools"]),
         (at_first, helpful, 0.0, {}, ["an episode makes 0.025 calls that succeed, and once made 0.5."]),
         (always, lambda *_: 1.0, 1.0, {}, ["every episode got the reward 1: there is nothing to learn from"]),

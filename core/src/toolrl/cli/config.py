@@ -62,7 +62,8 @@ def _check(args: argparse.Namespace) -> int:
         _build(loaded, registry)
     if args.data:
         _read_rows(loaded, registry)
-    notes = [loaded.hide(note) for note in (*remarks(loaded.config, registry), *missing_files(loaded.config, registry))]
+    needs = [f"a run is refused here: {line}" for line in missing_files(loaded.config, registry)]
+    notes = [loaded.hide(note) for note in (*(f"note: {line}" for line in remarks(loaded.config, registry)), *needs)]
     if args.json:
         ok = not (args.strict and notes)
         print_json({"ok": ok, "config": loaded.source, "components": uses, "notes": notes})
@@ -70,7 +71,7 @@ def _check(args: argparse.Namespace) -> int:
     print(f"{loaded.source}: ok")
     print(table([(f"  {kind}", ", ".join(names)) for kind, names in uses.items()]))
     for note in notes:
-        print(f"note: {note}")
+        print(note)
     return 1 if args.strict and notes else 0
 
 

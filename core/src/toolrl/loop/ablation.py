@@ -79,8 +79,10 @@ async def ablate(
     assert isinstance(runner, Runner), "the command rejects rollout workers"
     needed = {pick_environment(runner.environments, task).name for task in evaluator.tasks()}
     if bare := sorted(needed - environments.keys()):
-        text = f"--ablate: environments.{bare[0]} names no tools; what a harness brings itself can't be taken away"
-        raise ConfigError(text, hint="Evaluate without --ablate, or name other tasks in data.eval.")
+        own = runner.environments[bare[0]].harness is not None
+        text = "those that its harness brings can't be taken away" if own else "there is nothing to take away"
+        text = f"--ablate: environments.{bare[0]} names no tools, and {text}"
+        raise ConfigError(text, hint="Evaluate without --ablate, or give it tools.")
     groups = await evaluator.groups(0)
     metrics, values = evaluator.metrics(groups), values_by_task(groups)
     shuffled = partial(ShuffledAnswers, answers=_answers(groups), seed=seed)

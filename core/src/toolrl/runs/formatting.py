@@ -39,7 +39,8 @@ def ablation_rows(metrics: Mapping[str, float]) -> list[list[str]]:
         return format_metric(metrics, name) if name in metrics else ""
 
     shown = [name for name in ("accuracy", "reward/mean") if name in metrics]
-    columns = [*shown, "calls/mean", *(f"benefit/{name}" for name in shown)]
+    benefits = [name for name in shown if any(f"/benefit/{name}" in key for key in metrics)]  # Not of one task.
+    columns = [*shown, "calls/mean", *(f"benefit/{name}" for name in benefits)]
     titles = {"": "with tools"} | {f"ablation/{name}/": title for name, title in CONDITIONS.items()}
     rows = [[title, *(cell(prefix + name) for name in columns)] for prefix, title in titles.items()]
     return [["", *columns], *(row for row in rows if any(row[1:]))]

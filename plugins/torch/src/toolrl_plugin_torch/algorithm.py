@@ -89,7 +89,8 @@ class OverlongConfig(Frame):
 
 
 class DifficultyConfig(Frame):
-    """Tasks that are set aside by their pass rate: the mean of `filter_metric` over their last group."""
+    """Tasks that are set aside by their pass rate: the mean of `filter_metric` over their last group. Where that is the
+    reward, only groups of equal rewards are."""
 
     solved: float | None = Field(
         1.0, allow_inf_nan=False, description="Set aside from this pass rate on; null: no task for being too easy."
@@ -98,7 +99,7 @@ class DifficultyConfig(Frame):
         0.0, allow_inf_nan=False, description="Set aside down from this pass rate; null: no task for being too hard."
     )
     revisit: int = Field(
-        10, ge=2, description="In each epoch one in so many of the tasks that are set aside is sampled again."
+        10, ge=2, le=1000, description="In each epoch one in so many of the tasks that are set aside is sampled again."
     )
 
     @model_validator(mode="after")

@@ -278,6 +278,8 @@ def _missing_teachers(config: Config) -> Iterator[str]:
     for name, teacher in teachers.items():
         if name not in config.environments and name != "default":
             yield f"{where}.{name}: there is no environment of this name; there is {', '.join(config.environments)}"
+        if teacher.model is None and teacher.engine.use in ("transformers", "transformers/transformers"):
+            yield f"{where}.{name}: it names no model; give `model`, or the `engine` of a server that holds one"
         if teacher.model is not None and (problem := missing_model(teacher.model)) is not None:
             yield problem.replace("model.path", f"{where}.{name}.model")
     alone = [name for name in config.environments if name not in teachers and "default" not in teachers]

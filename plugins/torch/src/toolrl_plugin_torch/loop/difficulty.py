@@ -1,7 +1,9 @@
 """Difficulty pools: tasks that are always or never solved are set aside, and sampled again now and then.
 
-A task's pass rate is that of its last group. In every epoch a fixed share of the rows that are set aside is sampled all
-the same, so that a task returns when it can be learned, or is forgotten. Pools that only grow run dry: in prime-rl,
+A task's pass rate is that of its last group: the share of correct answers. Where answers aren't judged it is their mean
+reward, and a group of rewards that differ teaches, so its task isn't set aside. In every epoch a fixed share of the
+rows that are set aside is sampled all the same, so that a task returns when it can be learned, or is forgotten. Pools
+that only grow run dry: in prime-rl,
 whose `easy_threshold` and `hard_threshold` these are, tasks returned on a resume only
 (github.com/PrimeIntellect-ai/prime-rl/pull/2667).
 
@@ -46,7 +48,8 @@ class DifficultyPools:
             row, found = self._order.row(position), outcomes(group.scored, self._metric)
             rate = sum(found) / len(found) if found else self._rates.get(row, None)
             self._rates.pop(row, None)
-            if rate is not None and self._pool(rate) is not None:
+            teaches = len(set(found)) > 1 and found != [episode.correct for episode in group.scored]
+            if rate is not None and not teaches and self._pool(rate) is not None:
                 self._rates[row] = rate
         if len(self._rates) == self._order.rows and not self._warned:
             self._warned = True

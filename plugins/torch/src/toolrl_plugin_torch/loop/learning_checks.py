@@ -4,9 +4,9 @@ Each step's new groups are looked at, over the last `WINDOW` steps; each warning
 
 - no calls although there are tools, or hardly any more; those that were answered by an error don't count;
 - the same reward in all episodes, or in all episodes of each group, so that nothing has an advantage;
-- episodes that call a tool come out no better than others of the same group. Of each group with both the difference of
-  their mean outcomes is taken; the mean d of these differences has the standard error s = deviation / √groups. With at
-  least `PAIRS` groups a d of 1.645 s or less is no sign of help (one-sided, 5 %).
+- episodes that call a tool come out hardly better than others of the same group. Of each group with both the difference
+  of their mean outcomes is taken; the mean d of these differences has the standard error s = deviation / √groups. With
+  at least `PAIRS` groups, d + 1.645 s below `_HELPS` says that calls gain less than that (one-sided, 5 %).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ WINDOW = 20
 """Steps."""
 PAIRS = 50
 """Groups with and without calls, at least."""
+_HELPS = 0.1
+"""What calls gain where a tool helps, in shares of correct answers, or rewards."""
 _FEW = 0.05
 """Calls in an episode that are next to none."""
 
@@ -131,12 +133,12 @@ class LearningChecks:
         if len(gains) < PAIRS:
             return None
         mean, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
-        if not error or mean > 1.645 * error:
+        if not error or mean + 1.645 * error > _HELPS:
             return None
         return (
-            f"episodes that called a tool came out no better than others of the same task: {mean:+.3f}, standard error "
-            f"{error:.3f}, over {len(gains)} groups with both. Check in the report what tools answer, and what the "
-            "model makes of it; `toolrl eval --ablate` measures whether they help"
+            f"episodes that called a tool came out hardly better than others of the same task: {mean:+.3f}, standard "
+            f"error {error:.3f}, over {len(gains)} groups with both. Check in the report what tools answer, and what "
+            "the model makes of it; `toolrl eval --ablate` measures whether they help"
         )
 
 

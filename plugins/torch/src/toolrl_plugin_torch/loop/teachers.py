@@ -156,7 +156,7 @@ async def started_teachers(assembly: Assembly) -> AsyncIterator[Teachers | None]
                 raise
             most = getattr(engine, "most_scored", assembly.limits.max_episode_tokens)
             _check_length(most, assembly.limits.max_episode_tokens, f"{_WHERE}.{name}")
-            if teacher.model is None:
+            if teacher.model is None:  # A server holds it.
                 await _check_same_ids(assembly.model.tokenizer, engine, f"{_WHERE}.{name}")
             engines[name] = engine
         yield Teachers(engines, config.rollout.concurrency)
@@ -180,6 +180,10 @@ def _engine(assembly: Assembly, teacher: TeacherConfig, where: str) -> Any:
             raise
         hint = "Name the teacher's model there: only the engine of a server does without it."
         raise ConfigError(f"{where}.model: {error.message}", hint=hint) from error
+    if more and hasattr(engine, "tokenize"):
+        raise ConfigError(
+            f"{where}.model: the server of {teacher.engine.use!r} holds a model of its own", hint="Take `model` out."
+        )
     if not isinstance(engine, ScoresTokens):
         raise ConfigError(
             f"{where}.engine: {teacher.engine.use!r} gives no log-probabilities of given tokens",
