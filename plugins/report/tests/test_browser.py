@@ -1,105 +1,201 @@
-"""The report in a real browser: the script runs without an error and draws what it should, hostile text included."""
+"""The report in a real browser: what a reader sees, clicks and finds, hostile text included."""
 
 from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from toolrl.protocols import StepReport
 from toolrl.runs.folder import RunFolder
+from toolrl.types import Episode
 from toolrl_plugin_report.page import build_page, write_report
 
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 MakeRun = Callable[..., RunFolder]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
 HOSTILE = "</script><script>document.title='hacked'</script><img src=x onerror=document.title='hacked'>\u202e"
 
 
-def dump(path: Path, tmp_path: Path, fragment: str = "") -> tuple[str, str]:
-    """The page's elements after its script has run, and what the browser said."""
-    assert BROWSER is not None
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--disable-dev-shm-usage",
-    ]
-    options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--virtual-time-budget=3000"]
-    command = [BROWSER, *options, "--dump-dom", f"{path.as_uri()}{fragment}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, done.stderr
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
-def check(page: str, said: str) -> None:
-    """The script reached its end, and neither it nor the page's policy complained."""
-    assert 'data-ready="yes"' in page
-    assert not re.findall(r"CONSOLE.*", said)
-    assert "hacked" not in re.findall(r"<title>(.*?)</title>", page)[0]
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """`open_page(path, fragment, width=…)`: the page after its script has run. Neither the script nor the page's policy
+    may complain, and no text may become script."""
+    context, said = browser.new_context(), list[str]()
+
+    def show(path: Path, fragment: str = "", width: int = 1400, height: int = 1000) -> Any:
+        page = context.new_page()
+        page.set_viewport_size({"width": width, "height": height})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_selector("[data-ready=yes]")
+        assert "hacked" not in page.title()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        return page
+
+    yield show
+    context.close()
+    assert not said
 
 
-def test_charts_and_episodes_are_drawn(make_run: MakeRun, tmp_path: Path) -> None:
+def texts(page: Any, selector: str) -> list[str]:
+    return [text.strip() for text in page.locator(selector).all_inner_texts()]
+
+
+def test_charts_and_episodes_are_drawn(make_run: MakeRun, open_page: Any) -> None:
+    page = open_page(make_run().report_path)
+    assert texts(page, ".chart h3:visible") == ["Accuracy", "Reward", "Loss"]
+    assert page.locator(".chart path").first.get_attribute("d").startswith("M")
+    assert "3 not finite" in page.content()
+    assert page.locator("#list li").count() == 8
+    assert texts(page, ".text.model") == ["<tool_call>add</tool_call>", "6"]
+    # What stayed the same is folded, and its name and value say so.
+    assert texts(page, ".flat summary") == ["constant: Time of a step by stage 1 s"]
+    assert not page.locator(".flat .chart").first.is_visible()
+
+
+def test_the_bar_leads_to_the_parts(make_run: MakeRun, open_page: Any) -> None:
+    page = open_page(make_run().report_path, height=400)
+    assert texts(page, "#bar [data-part]") == ["Results", "Tools", "Update", "Episodes", "Setup"]
+    page.locator("#bar [data-part=browser]").click()
+    page.wait_for_selector("#bar [data-part=browser][aria-current=true]")
+    assert page.locator("#browser").bounding_box()["y"] < 100
+    assert page.locator("#bar").bounding_box()["y"] == 0
+
+
+def test_failures_come_first_and_filters_narrow(
+    tmp_path: Path, make_episode: Callable[..., Episode], open_page: Any
+) -> None:
+    folder = RunFolder.create(tmp_path / "r", {}, total_steps=1)
+    for index in range(12):
+        folder.episode_store.add(
+            make_episode(index, correct=index % 3 != 0, failed=index == 7, question=f"Task {index}?")
+        )
+    folder.metrics.append(StepReport(1, "train", {}), folder.episode_store.close_step(1, "train"))
+    page = open_page(write_report(folder))
+    assert texts(page, "#list .what")[:2] == ["! Task 7?", "✗ Task 0?"]
+    assert texts(page, ".verdicts button") == ["all12", "failed1", "wrong4", "correct7"]
+    page.locator(".verdicts .wrong").click()
+    assert texts(page, "output")[-1] == "4 of 12 shown"
+    page.locator("[aria-label='reward ≥']").fill("0.5")
+    assert texts(page, "#detail .empty") == ["No episode fits these filters."]
+    page.locator(".verdicts .wrong").click()
+    page.get_by_label("search").fill("answered 5")
+    assert texts(page, "output")[-1] == "7 of 12 shown"
+    page.get_by_label("all stop reasons").select_option("error")
+    page.get_by_label("search").fill("failed")
+    page.get_by_label("all tools").select_option("add")
+    assert texts(page, "#detail h3") == ["t7#7"]
+    # The address keeps all of it.
+    again = open_page(folder.report_path, page.evaluate("location.hash"))
+    assert texts(again, "#list .what") == ["! Task 7?"]
+
+
+def test_an_episode_has_an_address(make_run: MakeRun, open_page: Any) -> None:
     folder = make_run()
-    page, said = dump(folder.report_path, tmp_path)
-    check(page, said)
-    assert len(re.findall(r'<div class="chart">', page)) == 4  # accuracy, reward, loss, time
-    assert re.search(r'<path d="M[\d. ]+L', page)
-    assert "3 not finite" in page
-    assert len(re.findall(r"<li><button", page)) == 8
-    assert '<div class="text model">&lt;tool_call&gt;add&lt;/tool_call&gt;</div>' in page
+    page = open_page(folder.report_path, "#episode=t9%239")
+    assert texts(page, "#detail h3") == ["t9#9"]
+    page.keyboard.press("k")
+    assert "episode=t9%239" not in page.url
+    page.evaluate("location.hash = 'episode=t1%231&tab=rewards'")
+    page.wait_for_function("document.querySelector('#detail h3').textContent === 't1#1'")
+    assert "step:add turn 1 0.500 0.200 0.100".split() == texts(page, "#detail tbody tr")[1].split()
 
 
-def test_tokens_are_colored_by_who_wrote_them(make_run: MakeRun, tmp_path: Path) -> None:
-    page, said = dump(make_run().report_path, tmp_path, "#tab=tokens&step=2&verdict=wrong")
-    check(page, said)
-    assert ">1 shown<" in page
-    spans = re.findall(r'<span class="(prompt|model|tool)" title="([^"]*)">([^<]*)</span>', page)
-    assert [origin for origin, _, _ in spans] == ["prompt"] * 4 + ["model"] * 3 + ["tool"] * 2 + ["model"] * 2
-    assert spans[4][1] == "token 4 · id 10 · log-probability -0.1 · probability 90.5 %"
-    assert spans[4][2] == "‹10›"
+def test_siblings_stand_side_by_side_with_their_advantages(
+    tmp_path: Path, make_episode: Callable[..., Episode], open_page: Any
+) -> None:
+    config = {"algorithm": {"baseline": "group_mean", "scale": "none", "group_size": 4}}
+    folder = RunFolder.create(tmp_path / "r", config, total_steps=1)
+    for index in range(4):
+        episode = make_episode(index, correct=index == 2)
+        object.__setattr__(episode, "group", "train-1/0/t")
+        folder.episode_store.add(episode)
+    folder.metrics.append(StepReport(1, "train", {}), folder.episode_store.close_step(1, "train"))
+    page = open_page(write_report(folder), "#tab=group&episode=t2%232")
+    page.wait_for_selector(".columns .text.model")
+    heads = [" ".join(text.split()) for text in texts(page, ".columns section > button")]
+    assert heads == ["✗ #0 0.100-0.250", "✗ #1 0.100-0.250", "✓ #2 1.10+0.750", "✗ #3 0.100-0.250"]
+    assert texts(page, ".columns section:nth-child(3) .text.model") == ["<tool_call>add</tool_call>", "5"]
+    page.locator(".columns section > button").first.click()
+    assert texts(page, "#detail h3") == ["t0#0"]
 
 
-def test_rewards_are_listed(make_run: MakeRun, tmp_path: Path) -> None:
-    page, said = dump(make_run().report_path, tmp_path, "#tab=rewards&kind=eval")
-    check(page, said)
-    assert re.search(r"<th>step:add</th><td>turn 1</td><td>0.500</td><td>0.200</td><td>0.100</td>", page)
+def test_tokens_are_colored_by_who_wrote_them(make_run: MakeRun, open_page: Any) -> None:
+    page = open_page(make_run().report_path, "#tab=tokens&step=2&verdict=wrong")
+    spans = page.locator(".tokens span")
+    assert [span.get_attribute("class") for span in spans.all()] == (
+        ["prompt"] * 4 + ["model"] * 3 + ["tool"] * 2 + ["model"] * 2
+    )
+    assert spans.nth(4).get_attribute("title") == "token 4 · id 10 · log-probability -0.1 · probability 90.5 %"
+    assert spans.nth(4).inner_text() == "‹10›"
 
 
-def test_search_finds_text_and_says_when_nothing_fits(make_run: MakeRun, tmp_path: Path) -> None:
-    page, said = dump(make_run().report_path, tmp_path, "#search=no+such+text")
-    check(page, said)
-    assert "No episode fits these filters." in page
+def test_the_conversation_begins_with_what_the_template_added(make_run: MakeRun, open_page: Any) -> None:
+    folder = make_run(question="Sum?")
+    preamble = "system: tools: " + "add(a, b) " * 10
+    (folder.directory / "tokens.jsonl").write_text(f'{{"1":"{preamble}","2":"Su","3":"m?","4":"<end>"}}\n')
+    page = open_page(write_report(folder))
+    assert texts(page, ".text.template, .text.prompt") == [preamble.strip(), "Sum?"]
 
 
-@pytest.mark.parametrize("tab", ["conversation", "tokens", "rewards"])
-def test_hostile_text_stays_text(make_run: MakeRun, tmp_path: Path, tab: str) -> None:
+@pytest.mark.parametrize("tab", ["conversation", "group", "tokens", "rewards"])
+def test_hostile_text_stays_text(make_run: MakeRun, open_page: Any, tab: str) -> None:
     folder = make_run(said=HOSTILE, question=HOSTILE, result=HOSTILE, failed=True, error=ValueError(HOSTILE))
     folder.add_tokens({13: HOSTILE})
     (folder.directory / "tokens.jsonl").write_text('{"13":"</script><script>document.title=\'hacked\'</script>"}\n')
-    write_report(RunFolder.open(folder.directory))
-    page, said = dump(folder.report_path, tmp_path, f"#tab={tab}")
-    check(page, said)
-    assert "<img" not in page
-    assert "Failed in the tool (add)" in page
-    if tab == "conversation":
-        assert "⟨U+202E⟩" in page
+    page = open_page(write_report(RunFolder.open(folder.directory)), f"#tab={tab}")
+    page.wait_for_selector("#detail h3")
+    assert page.locator("img").count() == 0
+    assert "Failed in the tool (add)" in page.content()
+    assert tab != "conversation" or "⟨U+202E⟩" in page.content()
 
 
-def test_pages_with_nothing_to_draw(tmp_path: Path) -> None:
+def test_an_evaluation_begins_with_a_table_and_has_no_charts(make_run: MakeRun, open_page: Any) -> None:
+    folder = RunFolder.create(make_run().directory.parent / "e", {}, total_steps=0)
+    folder.metrics.append(StepReport(0, "eval", {"accuracy": 0.75, "accuracy/stderr": 0.05, "calls/mean": 1.5}), 0)
+    for width in (1400, 400):
+        page = open_page(write_report(folder), width=width)
+        assert page.locator(".chart").count() == 0
+        rows = [re.split(r"\s*[\t\n]\s*", text)[:3] for text in texts(page, ".metrics tbody tr")]
+        assert rows[0][0] == "Accuracy"
+        assert "75.0\u00a0% ± 5.0\u00a0%" in rows[0]
+        assert texts(page, "#bar [data-part]:visible") == ["Results", "Episodes", "Setup"]
+
+
+def test_axes_of_shares_end_at_100_percent(make_run: MakeRun, open_page: Any) -> None:
+    folder = make_run()
+    for step in range(1, 4):
+        metrics = {"accuracy": 1.0, "calls/success": 0.97 + step / 100, "truncated": step / 1e3}
+        folder.metrics.append(StepReport(step, "train", metrics), 2)
+    page = open_page(write_report(folder))
+    ticks = [text for text in page.locator(".chart text").all_text_contents() if text.endswith("%")]
+    assert "100 %" in ticks
+    assert max(float(text[:-2]) for text in ticks) == 100
+
+
+def test_pages_with_nothing_to_draw(tmp_path: Path, open_page: Any) -> None:
     folder = RunFolder.create(tmp_path / "r", {}, total_steps=1)
     (tmp_path / "empty.html").write_text(build_page(folder))
-    page, said = dump(tmp_path / "empty.html", tmp_path)
-    check(page, said)
-    assert '<div class="chart">' not in page
+    assert open_page(tmp_path / "empty.html").locator(".chart").count() == 0
 
 
-def test_a_comparison_draws_all_runs(make_run: MakeRun, tmp_path: Path) -> None:
-    path = write_report(make_run("one"), tmp_path / "both.html", compare=[make_run("two", steps=1)])
-    page, said = dump(path, tmp_path)
-    check(page, said)
+def test_a_comparison_draws_all_runs(make_run: MakeRun, tmp_path: Path, open_page: Any) -> None:
+    page = open_page(write_report(make_run("one"), tmp_path / "both.html", compare=[make_run("two", steps=1)]))
+    legend = " ".join(texts(page, ".chart .legend"))
     for label in ("one · train", "two · train", "one · eval", "two · eval"):
-        assert label in page
+        assert label in legend

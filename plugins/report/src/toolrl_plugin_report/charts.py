@@ -22,6 +22,8 @@ class Chart:
     unit: Unit = ""
     note: str = ""
     """What the number means, in one sentence."""
+    stacked: bool = False
+    """Areas over each other, with what `time/step` holds besides as `other`."""
 
 
 CHARTS: dict[str, tuple[Chart, ...]] = {
@@ -83,11 +85,29 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
             "Sampled tokens over the time of the rollout, or of the step where they overlap.",
         ),
         Chart("Episodes per second", ("speed/episodes_per_second",)),
-        Chart("Time by stage", ("time/*",), "seconds", "Seconds; stages may overlap."),
+        Chart(
+            "Time of a step by stage",
+            ("time/rollout", "time/encode", "time/update", "time/weights", "time/step"),
+            "seconds",
+            "Seconds of a training step, stage by stage.",
+            stacked=True,
+        ),
+        Chart("Time of an evaluation", ("time/eval",), "seconds", "Seconds of an evaluation."),
+        Chart(
+            "Waiting in an episode",
+            ("time/generate", "time/tools"),
+            "seconds",
+            "For the engine and for tools, on average.",
+        ),
+        Chart("Longest episode", ("time/longest",), "seconds", "Episodes overlap each other."),
+        Chart("Other times", ("time/*",), "seconds", "Seconds; they may overlap."),
     ),
     "Rewards by source": (Chart("Rewards by source", ("reward/*",), "", "Means by source."),),
 }
 """Sections of charts in the report's order."""
+
+PARTS = {"Tools": "tools", "Length and end": "tools", "Update": "update", "Speed": "update", "Other metrics": "update"}
+"""The part of the page that a section belongs to: `results`, where it isn't named here."""
 
 
 def _matches(pattern: str, name: str) -> bool:

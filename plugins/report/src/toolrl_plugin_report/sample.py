@@ -13,15 +13,15 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby, zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.runs.episodes import EpisodeFile
-from toolrl.runs.files import plain_float
 from toolrl.runs.folder import RunFolder
-from toolrl.runs.records import StoredEpisode, to_plain
-from toolrl.types import CallRecord, Episode, Message, Trajectory, Turn
+from toolrl.runs.records import StoredEpisode
+from toolrl.types import Episode
+from toolrl_plugin_report.view import row, set_advantages, tool_name, view
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +29,6 @@ READ_BYTES = 32 << 20
 """Of files as they lie on the disk."""
 PER_FILE = 64
 """Episodes of one file at most."""
-TEXT_LIMIT = 20_000
-"""Characters of one text at most; the middle is left out."""
 
 
 @dataclass
@@ -50,7 +48,7 @@ class Totals:
             cell[0] += 1
             cell[1] += entry.weight * entry.value
         for record in episode.calls:
-            counts = self.tools.setdefault(record.call.name or "(unnamed)", Counter())
+            counts = self.tools.setdefault(tool_name(record), Counter())
             counts["calls"] += 1
             counts["milliseconds"] += round(record.seconds * 1000)
             if record.result.error is not None:
@@ -61,8 +59,9 @@ class Totals:
 class EpisodeSample:
     """A page's share of a run's episodes."""
 
+    rows: list[list[Any]]
     items: list[str]
-    """Episodes as JSON texts, by `script_json`."""
+    """Episodes as JSON texts, by `script_json`; `rows` are theirs."""
     total: int
     """Episodes that the run stored."""
     totals: Totals
@@ -73,29 +72,32 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
     """Choose episodes whose JSON texts together stay under `page_bytes`. A file that can't be read is left out, with a
     warning."""
     totals, token_ids, unfinished = Totals(), set[int](), 0
-    chosen: list[tuple[float, str, int, str]] = []
+    chosen: list[tuple[float, str, int, list[Any], str]] = []
     per_file = []
     for file in _within_budget(_by_interest(folder.episode_store.files())):
         stored = _readable(file)
         unfinished += len(stored) if file.step is None else 0
         for one in stored:
             totals.add(one.episode)
-        per_file.append(_by_interest_in_file(stored)[:PER_FILE])
+        rows = {id(one): row(one) for one in stored}
+        set_advantages(list(rows.values()), folder.config)
+        per_file.append([(one, rows[id(one)]) for one in _by_interest_in_file(stored)[:PER_FILE]])
     left = page_bytes
-    for one in chain.from_iterable(zip_longest(*per_file)):  # One of each file in turn.
-        if one is None:
+    for both in chain.from_iterable(zip_longest(*per_file)):  # One of each file in turn.
+        if both is None:
             continue
+        one, its_row = both
         text = script_json(view(one))
         size = len(text.encode("utf-8"))
         if size > left:
             continue
         left -= size
-        chosen.append((one.step if one.step is not None else float("inf"), one.kind or "", len(chosen), text))
+        chosen.append((one.step if one.step is not None else float("inf"), one.kind or "", len(chosen), its_row, text))
         token_ids.update(*(trajectory.ids for trajectory in one.episode.trajectories))
     known = sum(line.episodes for line in folder.metrics_lines())
     chosen.sort(key=lambda item: item[:3])
     total = max(known + unfinished, totals.episodes)
-    return EpisodeSample([text for *_, text in chosen], total, totals, token_ids)
+    return EpisodeSample([it[3] for it in chosen], [it[4] for it in chosen], total, totals, token_ids)
 
 
 def _readable(file: EpisodeFile) -> list[StoredEpisode]:
@@ -152,122 +154,3 @@ def script_json(value: Any) -> str:
 def whole_characters(text: str) -> str:
     """A text with a question mark for each half of a surrogate pair, which no page can hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def view(stored: StoredEpisode) -> dict[str, Any]:
-    """An episode as the page's script reads it."""
-    episode = stored.episode
-    return {
-        "step": stored.step,
-        "kind": stored.kind,
-        "id": episode.id,
-        "group": episode.group,
-        "environment": episode.environment,
-        "reward": plain_float(episode.reward),
-        "correct": episode.correct,
-        "stop": episode.stop_reason,
-        "answer": episode.answer,
-        "truth": None if episode.task.answer is None else _short(_text(to_plain(episode.task.answer))),
-        "seconds": round(episode.seconds, 3),
-        "temperature": episode.temperature,
-        "rewards": [[it.turn, it.source, plain_float(it.value), it.weight, it.role] for it in episode.rewards],
-        "failure": episode.failure
-        and [
-            episode.failure.fault,
-            episode.failure.component,
-            episode.failure.message,
-            _short(episode.failure.traceback),
-        ],
-        "trajectories": [_trajectory(trajectory) for trajectory in episode.trajectories],
-    }
-
-
-def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
-    prompt, replies = _conversation(trajectory)
-    spans = _spans(trajectory.loss_mask)
-    return {
-        "role": trajectory.role,
-        "trained": trajectory.trained,
-        "prompt": [_message(message) for message in prompt],
-        "turns": [_turn(turn, replies.get(number, [])) for number, turn in enumerate(trajectory.turns)],
-        "promptLength": trajectory.prompt_length,
-        "ids": list(trajectory.ids),
-        "spans": spans,
-        "logprobs": [_logprob(value) for start, end in spans for value in trajectory.logprobs[start:end]],
-        "versions": sorted({version for version in trajectory.weight_versions if version >= 0}),
-    }
-
-
-def _conversation(trajectory: Trajectory) -> tuple[list[Message], dict[int, list[Message]]]:
-    """The messages before the first turn, and by the turn's place those that an environment answered it with."""
-    prompt: list[Message] = []
-    replies: dict[int, list[Message]] = {}
-    own = sum(message.role == "assistant" for message in trajectory.messages) - len(trajectory.turns)
-    turn = -1 - max(own, 0)
-    for message in trajectory.messages:
-        turn += message.role == "assistant"
-        if turn < 0:
-            prompt.append(message)
-        elif message.role not in ("assistant", "tool"):
-            replies.setdefault(turn, []).append(message)
-    return prompt, replies
-
-
-def _turn(turn: Turn, replies: Sequence[Message]) -> dict[str, Any]:
-    return {
-        "index": turn.index,
-        "segments": [[part.origin, _short(part.text), part.tokens[1] - part.tokens[0]] for part in turn.segments],
-        "calls": [_call(record) for record in turn.calls],
-        "finish": turn.finish,
-        "generate": round(turn.generate_seconds, 3),
-        "tools": round(turn.tool_seconds, 3),
-        "replies": [_message(message) for message in replies],
-    }
-
-
-def _call(record: CallRecord) -> dict[str, Any]:
-    arguments = getattr(record.call, "arguments", None)
-    result = record.result
-    return {
-        "name": record.call.name,
-        "arguments": _short(record.call.raw if arguments is None else _text(to_plain(arguments))),
-        "unread": None if arguments is not None else getattr(record.call, "kind", ""),
-        "result": _short(result.text),
-        "media": len(result.media),
-        "error": result.error,
-        "truncated": result.truncated,
-        "done": result.done,
-        "reward": None if result.reward is None else plain_float(result.reward),
-        "started": round(record.started, 3),
-        "seconds": round(record.seconds, 4),
-    }
-
-
-def _message(message: Message) -> list[str]:
-    media = "".join(f"[{item.kind}] " for item in message.media)
-    return [message.role, media + _short(message.content)]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _short(text: str) -> str:
-    if len(text) <= TEXT_LIMIT:
-        return text
-    half = TEXT_LIMIT // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
-
-
-def _logprob(value: float) -> float | str:
-    return plain_float(float(f"{value:.3g}"))
-
-
-def _spans(mask: Sequence[int]) -> list[list[int]]:
-    """Runs of ones as [start, end)."""
-    spans, at = [], 0
-    for bit, run in groupby(mask):
-        start, at = at, at + len(list(run))
-        if bit:
-            spans.append([start, at])
-    return spans

@@ -48,6 +48,8 @@ class Headline:
     """Start and end are means over so many reports; 1 for evaluations."""
     error: float | None = None
     """The standard error of the end; only of evaluations."""
+    count: int = 2
+    """Reports that the metric is in."""
 
 
 def curves(lines: Sequence[MetricsLine]) -> dict[str, dict[str, list[list[float | None]]]]:
@@ -104,7 +106,7 @@ def headlines(lines: Sequence[MetricsLine]) -> list[Headline]:
         values = [value for _, value in points]
         start, end = sum(values[:width]) / width, sum(values[-width:]) / width
         best_step, best = max(points, key=lambda point: point[1])
-        found.append(Headline(title, unit, kind, start, end, best, best_step, width, errors[kind]))
+        found.append(Headline(title, unit, kind, start, end, best, best_step, width, errors[kind], len(points)))
     return found
 
 

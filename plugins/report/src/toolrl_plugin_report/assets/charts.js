@@ -1,45 +1,4 @@
-"use strict";
-// Elements, numbers and line charts. Text enters the page as text nodes only.
-
-function el(tag, attributes, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
-  }
-  for (const child of children.flat()) {
-    if (child !== null && child !== undefined) node.append(child instanceof Node ? child : String(child));
-  }
-  return node;
-}
-
-function svg(tag, attributes, text) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-function colored(index) {
-  const swatch = el("i");
-  swatch.style.background = `var(--c${index % 8})`;
-  return swatch;
-}
-
-function formatNumber(value, unit) {
-  if (value === null || value === undefined) return "not finite";
-  if (typeof value === "string") return value;
-  if (unit === "share") {
-    const percent = 100 * value;
-    return (Math.abs(percent) >= 10 || percent === 0 ? percent.toFixed(1) : percent.toPrecision(2)) + " %";
-  }
-  const size = Math.abs(value);
-  const suffix = unit === "seconds" ? " s" : "";
-  if (size && (size < 1e-3 || size >= 1e6)) return value.toExponential(2) + suffix;
-  if (Number.isInteger(value) || size >= 1000) return value.toFixed(0) + suffix;
-  return value.toPrecision(size >= 100 ? 4 : 3) + suffix;
-}
+// Line charts and stacked areas.
 
 // Round numbers that cover [low, high] in about four steps.
 function ticksFor(low, high) {
@@ -79,9 +38,11 @@ function seriesOf(chart, runs) {
   const found = [];
   runs.forEach((run, runIndex) => {
     for (const kind of Object.keys(run.curves).sort(evaluationLast)) {
+      if (chart.kind && kind !== chart.kind) continue;
       chart.metrics.forEach((metric, metricIndex) => {
         const curve = run.curves[kind][metric];
-        if (curve) found.push({ run: run.name, runIndex, kind, metric, metricIndex, steps: curve[0], values: curve[1] });
+        const errors = run.curves[kind][`${metric}/stderr`];
+        if (curve) found.push({ run: run.name, runIndex, kind, metric, metricIndex, steps: curve[0], values: curve[1], errors: errors && errors[1] });
       });
     }
   });
@@ -97,7 +58,27 @@ function seriesOf(chart, runs) {
     one.dash = one.kind === "eval" && many.kind && (many.run || many.metric) ? "7 3" : ["", "2 3", "9 3 2 3"][rank % 3];
     one.points = one.kind === "eval" || one.steps.length < 3;
   }
-  return found;
+  return chart.stacked && !many.run ? stackable(found) : found;
+}
+
+// The stages of a step: `time/step` becomes what the others leave of it.
+function stackable(series) {
+  const whole = series.find((one) => one.metric === "time/step");
+  const stages = series.filter((one) => one !== whole);
+  if (!whole || !stages.length || series.some((one) => one.steps.length !== whole.steps.length || one.values.includes(null))) return series;
+  const rest = whole.values.map((value, index) => Math.max(0, value - stages.reduce((sum, one) => sum + one.values[index], 0)));
+  return [...stages, { ...whole, label: "other", values: rest }].map((one) => ({ ...one, stacked: true, dash: "" }));
+}
+
+// Charts of several metrics show training and evaluation apart.
+function byKind(chart, runs) {
+  const kinds = new Set(seriesOf(chart, runs).map((one) => one.kind));
+  if (kinds.size < 2 || chart.metrics.length < 2) return [chart];
+  return [...kinds].sort(evaluationLast).map((kind) => ({ ...chart, kind, title: `${chart.title} · ${kind}` }));
+}
+
+function isFlat(series) {
+  return series.every((one) => one.values.every((value) => value !== null && Math.abs(value - one.values[0]) <= 1e-9 * Math.abs(one.values[0])));
 }
 
 function evaluationLast(a, b) {
@@ -115,13 +96,21 @@ function commonPrefix(names) {
 function range(series, unit) {
   let low = Infinity, high = -Infinity, first = Infinity, last = -Infinity;
   for (const one of series) {
-    for (const value of one.drawn) if (value !== null) { low = Math.min(low, value); high = Math.max(high, value); }
+    one.drawn.forEach((value, index) => {
+      if (value === null) return;
+      const error = (one.errors && one.errors[index]) || 0;
+      low = Math.min(low, one.stacked ? 0 : value - error);
+      high = Math.max(high, (one.base ? one.base[index] : 0) + value + error);
+    });
     for (const step of one.steps) { first = Math.min(first, step); last = Math.max(last, step); }
   }
   if (low === Infinity) { low = 0; high = 1; }
   if (low >= 0 && low < 0.5 * high) low = 0;
-  if (unit === "share" && low >= 0 && high <= 1 && high > 0.5) { high = 1; if (low < 0.5) low = 0; }
+  const shares = unit === "share" && series.every((one) => one.drawn.every((value) => value === null || (value >= 0 && value <= 1)));
+  if (shares && high > 0.5) { high = 1; if (low < 0.5) low = 0; }
+  if (shares && low < 0) low = 0;
   if (high - low < 1e-12 * Math.max(Math.abs(high), 1e-9)) { const pad = Math.abs(high) / 10 || 1; low -= low > 0 || low < 0 ? pad : 0; high += pad; }
+  if (shares && high > 1) { high = 1; low = Math.min(low, 0.9); }
   const ticks = ticksFor(low, high);
   return { low: ticks[0], high: ticks[ticks.length - 1], ticks, first, last: last === first ? first + 1 : last };
 }
@@ -129,6 +118,7 @@ function range(series, unit) {
 function drawChart(chart, runs, smoothing) {
   const series = seriesOf(chart, runs);
   const box = el("div", { class: "chart" });
+  const flat = isFlat(series);
   const latest = (one) => formatNumber(one.values[one.values.length - 1], chart.unit);
   const now = series.length === 1 ? latest(series[0]) : "";
   box.append(el("div", { class: "top" }, el("h3", { title: chart.note || chart.metrics.join(", ") }, chart.title),
@@ -145,7 +135,7 @@ function drawChart(chart, runs, smoothing) {
   paint(state);
   canvas.addEventListener("pointermove", (event) => hover(state, event));
   canvas.addEventListener("pointerleave", () => leave(state));
-  return { box, repaint: (weight) => { state.smoothing = weight; paint(state); } };
+  return { box, flat, title: chart.title, now: now || (series[0] ? latest(series[0]) : ""), repaint: (weight) => { state.smoothing = weight; paint(state); } };
 }
 
 function lineSample(one) {
@@ -161,7 +151,13 @@ function paint(state) {
   const width = canvas.clientWidth || 370, height = 170;
   canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
   canvas.replaceChildren();
-  for (const one of series) one.drawn = one.values.length > 8 ? smooth(one.values, state.smoothing) : one.values;
+  let below = null;
+  for (const one of series) {
+    one.drawn = one.values.length > 8 ? smooth(one.values, state.smoothing) : one.values;
+    if (!one.stacked) continue;
+    one.base = below || one.drawn.map(() => 0);
+    below = one.drawn.map((value, index) => value + one.base[index]);
+  }
   const scale = range(series, chart.unit);
   const x = (step) => MARGIN.left + (step - scale.first) / (scale.last - scale.first) * (width - MARGIN.left - MARGIN.right);
   const y = (value) => height - MARGIN.bottom - (value - scale.low) / (scale.high - scale.low) * (height - MARGIN.top - MARGIN.bottom);
@@ -176,7 +172,13 @@ function paint(state) {
     if (tick < scale.first || tick > scale.last || !Number.isInteger(tick)) continue;
     canvas.append(svg("text", { x: x(tick), y: height - 4, "text-anchor": "middle" }, String(tick)));
   }
-  for (const one of series) drawSeries(canvas, one, x, y, height);
+  for (const one of series) (one.stacked ? drawArea : drawSeries)(canvas, one, x, y, height);
+}
+
+function drawArea(canvas, one, x, y) {
+  const top = one.drawn.map((value, index) => value + one.base[index]);
+  const back = pathOf([...one.steps].reverse(), [...one.base].reverse(), x, y).replace("M", "L");
+  canvas.append(svg("path", { d: `${pathOf(one.steps, top, x, y)}${back}Z`, fill: `var(--c${one.color % 8})`, "fill-opacity": 0.75 }));
 }
 
 function drawSeries(canvas, one, x, y, height) {
@@ -185,6 +187,8 @@ function drawSeries(canvas, one, x, y, height) {
   canvas.append(svg("path", { d: pathOf(one.steps, one.drawn, x, y), fill: "none", stroke: color, "stroke-width": one.kind === "eval" ? 2.2 : 1.6, "stroke-linejoin": "round", "stroke-dasharray": one.dash }));
   one.steps.forEach((step, index) => {
     const value = one.drawn[index];
+    const error = value !== null && one.errors && one.errors[index];
+    if (error) canvas.append(svg("line", { x1: x(step), x2: x(step), y1: y(value - error), y2: y(value + error), stroke: color, "stroke-opacity": 0.6, class: "stderr" }));
     if (value === null) canvas.append(svg("text", { x: x(step), y: height - MARGIN.bottom - 2, "text-anchor": "middle", style: "fill: var(--bad)" }, "✕"));
     else if (one.points && one.steps.length <= 60) canvas.append(svg("circle", { cx: x(step), cy: y(value), r: 2.8, fill: color }));
   });
@@ -215,7 +219,9 @@ function hover(state, event) {
   state.canvas.append(state.cursor);
   const rows = state.series.filter((one) => one.steps.includes(nearest)).map((one) => {
     const value = one.values[one.steps.indexOf(nearest)];
-    return el("tr", {}, el("th", {}, colored(one.color), one.label), el("td", {}, formatNumber(value, state.chart.unit)));
+    const error = one.errors && one.errors[one.steps.indexOf(nearest)];
+    const shown = formatNumber(value, state.chart.unit) + (error ? ` ± ${formatNumber(error, state.chart.unit)}` : "");
+    return el("tr", {}, el("th", {}, colored(one.color), one.label), el("td", {}, shown));
   });
   state.tip = el("div", { class: "tip" }, el("b", {}, `step ${nearest}`), el("table", {}, rows));
   state.box.append(state.tip);

@@ -9,36 +9,74 @@ function startTheme() {
   document.getElementById("theme").addEventListener("click", () => set(root.dataset.theme === "dark" ? "light" : "dark"));
 }
 
-function startCharts(data) {
-  const place = document.getElementById("charts"), drawn = [];
-  for (const section of data.sections) {
-    const grid = el("div", { class: "grid" });
-    place.append(el("section", {}, el("h2", {}, section.title), grid));
-    for (const chart of section.charts) {
-      const made = drawChart(chart, data.runs, 0);
-      grid.append(made.box);
-      drawn.push(made);
-    }
-  }
-  const slider = document.getElementById("smoothing"), label = document.getElementById("smoothed");
-  const repaint = () => drawn.forEach((chart) => chart.repaint(slider.value / 100));
-  slider.addEventListener("input", () => { label.textContent = slider.value === "0" ? "off" : (slider.value / 100).toFixed(2); repaint(); });
-  addEventListener("resize", repaint);
-  if (data.runs.length > 1) {
-    document.getElementById("key").append(...data.runs.map((run, index) => el("li", {}, colored(index), run.name)));
+// The bar names the parts that have something to show, and marks the one that is in view.
+function startBar() {
+  const buttons = [...document.querySelectorAll("#bar [data-part]")];
+  const parts = buttons.map((button) => document.getElementById(button.dataset.part));
+  buttons.forEach((button, index) => button.addEventListener("click", () => parts[index].scrollIntoView()));
+  const mark = () => {
+    const passed = parts.filter((part) => !part.hidden && part.getBoundingClientRect().top < innerHeight / 3);
+    buttons.forEach((button, index) => {
+      button.hidden = parts[index].hidden;
+      button.setAttribute("aria-current", String(parts[index] === passed[passed.length - 1]));
+    });
+  };
+  addEventListener("scroll", mark, { passive: true });
+  return mark;
+}
+
+// Charts with a course; those that stayed the same are folded away, and what has one report stands in a table.
+function drawSection(section, runs, drawn) {
+  const made = section.charts.flatMap((chart) => byKind(chart, runs))
+    .filter((chart) => seriesOf(chart, runs).some((one) => one.steps.length > 1)).map((chart) => drawChart(chart, runs, 0));
+  drawn.push(...made);
+  const moving = made.filter((chart) => !chart.flat), flat = made.filter((chart) => chart.flat);
+  const grid = (charts) => el("div", { class: "grid" }, charts.map((chart) => chart.box));
+  const folded = flat.length ? el("details", { class: "flat", ontoggle: () => flat.forEach((chart) => chart.repaint()) },
+    el("summary", {}, "constant: ", flat.map((chart) => `${chart.title} ${chart.now}`).join(" · ")), grid(flat)) : null;
+  return made.length ? el("section", {}, el("h2", {}, section.title), moving.length ? grid(moving) : null, folded) : null;
+}
+
+function drawCharts(data, weight) {
+  const drawn = [];
+  for (const name of ["results", "tools", "update"]) {
+    const sections = data.sections.filter((section) => section.part === name).map((section) => drawSection(section, data.runs, drawn));
+    document.getElementById(`charts-${name}`).replaceChildren(...sections.filter(Boolean));
   }
   document.getElementById("controls").hidden = !drawn.length;
-  repaint();  // now that the cards have their widths
+  if (data.runs.length > 1) {
+    document.getElementById("key").replaceChildren(...data.runs.map((run, index) => el("li", {}, colored(index), run.name)));
+  }
+  for (const name of ["tools", "update"]) {
+    const part = document.getElementById(name);
+    part.hidden = ![...part.querySelectorAll("[id]")].some((place) => place.children.length);
+  }
+  drawn.forEach((chart) => chart.repaint(weight));  // now that the cards have their widths
+  return drawn;
 }
 
 function start() {
   startTheme();
   const data = JSON.parse(document.getElementById("data").textContent);
-  startCharts(data);
-  if (data.episodes.length) {
-    document.getElementById("episodes").hidden = false;
-    episodeBrowser(data.episodes, data.tokens);
-  }
+  const slider = document.getElementById("smoothing"), label = document.getElementById("smoothed"), mark = startBar();
+  const weight = () => slider.value / 100;
+  let drawn = [];
+  const draw = (charts) => { drawn = drawCharts(charts, weight()); mark(); };
+  const repaint = () => drawn.forEach((chart) => chart.repaint(weight()));
+  slider.addEventListener("input", () => { label.textContent = slider.value === "0" ? "off" : weight().toFixed(2); repaint(); });
+  addEventListener("resize", repaint);
+  draw(data);
+  const source = data.served ? served(data) : embedded(data);
+  let browser = null;
+  const changed = () => {
+    if (browser) browser.refresh();
+    else if (source.rows.length) {
+      document.getElementById("episodes").hidden = false;
+      browser = episodeBrowser(source);
+    }
+  };
+  changed();
+  source.start(changed, draw);
   document.documentElement.dataset.ready = "yes";
 }
 
