@@ -113,7 +113,7 @@ def test_an_episode_has_an_address(make_run: MakeRun, open_page: Any) -> None:
     assert "episode=t9%239" not in page.url
     page.evaluate("location.hash = 'episode=t1%231&tab=rewards'")
     page.wait_for_function("document.querySelector('#detail h3').textContent === 't1#1'")
-    assert "step:add turn 1 0.500 0.200 0.100".split() == texts(page, "#detail tbody tr")[1].split()
+    assert " ".join(texts(page, "#detail tbody tr")[1].split()) == "step:add turn 1 0.500 0.200 0.100"
 
 
 def test_siblings_stand_side_by_side_with_their_advantages(

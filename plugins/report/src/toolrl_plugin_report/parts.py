@@ -83,6 +83,8 @@ def tiles(lines: Sequence[MetricsLine], summary: Mapping[str, Any]) -> str:
             f'<div class="tile wide"><h3>Wall time</h3><p class="big">{all_of_it}</p>'
             f'<div class="stages">{bars}</div><ul class="legend">{legend}</ul></div>'
         )
+    if lines and all(headline.count == 1 for headline in headlines(lines)):
+        return ""  # The table of metrics says all of it.
     return "".join(shown) or '<p class="empty">No step has been reported yet.</p>'
 
 
@@ -94,9 +96,6 @@ def _tile(headline: Headline) -> str:
         else f"means of the first and last {headline.width} {over}"
     )
     start, end, best = _numbers(headline)
-    if headline.count == 1:
-        note = f"of one {headline.kind} report"
-        return f'<div class="tile"><h3>{escape(headline.title)}</h3><p class="big">{escape(end)}</p><p class="note">{note}</p></div>'
     return (
         f'<div class="tile"><h3>{escape(headline.title)}</h3>'
         f'<p class="big"><span class="from">{escape(start)} → </span>{escape(end)}</p>'
@@ -122,11 +121,15 @@ def comparison(runs: Sequence[Run]) -> str:
     titles = list(dict.fromkeys(title for found in per_run for title in found))
     rows = []
     for index, (run, found) in enumerate(zip(runs, per_run, strict=True)):
-        shown = (_numbers(found[title]) if title in found else None for title in titles)
-        cells = [f"{of[0]} → {of[1]} (highest {of[2]})" if of else "–" for of in shown]
+        cells = [_way(found[title]) if title in found else "–" for title in titles]
         cells += [str(run.summary.get("steps", 0)), format_duration(float(run.summary.get("seconds", 0.0)))]
         rows.append((f'<i class="swatch run-{index % 8}"></i>{escape(run.name)}', map(escape, cells)))
     return _table("Comparison", "", ["Run", *titles, "Steps", "Wall time"], rows)
+
+
+def _way(headline: Headline) -> str:
+    start, end, best = _numbers(headline)
+    return end if headline.count == 1 else f"{start} → {end} (highest {best})"
 
 
 def metrics_table(runs: Sequence[Run]) -> str:
@@ -146,13 +149,10 @@ def metrics_table(runs: Sequence[Run]) -> str:
         into = sections if section in ("Results", "Environments", "Tools", "Length and end") else more
         into += rows
     head = ["metric", *(title for title, _ in columns), ""]
-    note = (
-        "±: standard error, clustered by task." if any("/stderr" in name for _, its in columns for name in its) else ""
-    )
-    folded = _table("", "", head, more, "metrics")
-    return _table("Metrics", note, head, sections, "metrics") + (
-        f"<details><summary>{len(more)} other metrics</summary>{folded}</details>" if more else ""
-    )
+    errors = any(name.endswith("/stderr") for _, metrics in columns for name in metrics)
+    note = "±: standard error, clustered by task." if errors else ""
+    folded = f"<details><summary>{len(more)} other metrics</summary>{_table('', '', head, more, 'metrics')}</details>"
+    return f"<section>{_table('Metrics', note, head, sections, 'metrics')}{folded if more else ''}</section>"
 
 
 def _metric_row(chart: Chart, name: str, columns: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[str, list[str]]:
@@ -166,9 +166,9 @@ def _metric_row(chart: Chart, name: str, columns: Sequence[tuple[str, Mapping[st
 
 
 def _number(value: float, unit: str) -> str:
-    return (
-        f"{100 * value:.1f}\u00a0%" if unit == "share" else format_number(value) + (" s" if unit == "seconds" else "")
-    )
+    if unit == "share":
+        return f"{100 * value:.1f}\u00a0%"
+    return format_number(value) + (" s" if unit == "seconds" else "")
 
 
 def _table(

@@ -17,7 +17,8 @@ function formatTick(value, step, unit) {
   const size = Math.abs(value * scale);
   if (digits > 4 || size >= 1e6) return value.toExponential(1);
   // 2.5 needs a digit more than its power of ten says
-  const exact = Math.abs((step * scale * 10 ** digits) % 1) > 1e-6 ? digits + 1 : digits;
+  const scaled = step * scale * 10 ** digits;
+  const exact = Math.abs(scaled - Math.round(scaled)) > 1e-6 ? digits + 1 : digits;
   return (value * scale).toFixed(exact) + (unit === "share" ? " %" : "");
 }
 

@@ -30,7 +30,7 @@ function renderEpisode(row, episode, tokens, siblings, state, actions) {
 const ADVANTAGE = "From the rewards of its group, by the run's baseline and scale; penalties and KL terms that the trainer adds aren't in it.";
 
 function sibling(row, current, open) {
-  return el("button", { type: "button", "aria-current": String(current), onclick: () => open(row), title: row.id }, markOf(row), ` #${row.index} `,
+  return el("button", { type: "button", "aria-current": String(current), onclick: () => open(row), title: row.id }, markOf(row), " ", el("i", {}, `#${row.index} `),
     el("b", {}, formatNumber(row.reward)), row.advantage === null ? null : el("span", { class: "advantage", title: ADVANTAGE }, signed(row.advantage)));
 }
 
@@ -94,12 +94,14 @@ function callBox(call) {
 
 // All of a group beside each other: what each wrote, what it got, how far that is from the others.
 function groupView({ row, siblings, actions }) {
-  return el("div", { class: "columns" }, siblings.map((one) => {
+  const box = el("div", { class: "columns" }, siblings.map((one) => {
     const words = el("div", {}, el("p", { class: "note" }, "loading …"));
     actions.load(one).then(({ episode }) => words.replaceChildren(...said(episode), outcome(one, episode)), (error) => words.replaceChildren(String(error.message || error)));
     return el("section", { "aria-current": String(one === row) }, sibling(one, one === row, actions.open),
-      el("p", { class: "note" }, `${one.calls} calls · ${one.sampled} tokens · ${one.stop}`), words);
+      el("p", { class: "note" }, `${one.calls} ${one.calls === 1 ? "call" : "calls"} · ${one.sampled} tokens · ${one.stop}`), words);
   }));
+  requestAnimationFrame(() => { box.scrollLeft = box.children[siblings.indexOf(row)].offsetLeft - box.offsetLeft; });
+  return box;
 }
 
 function said(episode) {

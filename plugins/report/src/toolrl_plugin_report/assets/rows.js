@@ -33,7 +33,7 @@ function makeFilters(changed) {
     order: el("select", { "aria-label": "order", onchange: changed }, Object.keys(ORDERS).map((name) => el("option", { value: name }, name))),
     search: el("input", { type: "search", placeholder: "Search in all that a row shows", oninput: changed, "aria-label": "search" }) });
   const count = el("output");
-  document.getElementById("filters").append(verdicts, ...Object.values(parts), count);
+  document.getElementById("filters").append(verdicts, ...Object.values(parts));
 
   // The choices that the rows give; one that says nothing is hidden.
   function offer(rows) {
@@ -49,7 +49,7 @@ function makeFilters(changed) {
     const button = (name, label, total) => el("button", { type: "button", class: name.replace(" ", "-"), "aria-pressed": String(verdict === name),
       onclick: () => { verdict = verdict === name ? "" : name; changed(); } }, label, el("b", {}, total.toLocaleString("en")));
     verdicts.replaceChildren(button("", "all", rows.length),
-      ...[...counts].filter(([name, total]) => total || verdict === name).map(([name, total]) => button(name, name, total)));
+      ...[...counts].filter(([name, total]) => total || verdict === name).map(([name, total]) => button(name, name, total)), count);
   }
 
   return {
@@ -64,7 +64,7 @@ function makeFilters(changed) {
     },
     read: () => ({ ...Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, part.value.trim()])), verdict }),
     count: (shown, all) => { count.textContent = shown === all ? `${shown.toLocaleString("en")} shown` : `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} shown`; },
-    press: () => { for (const button of verdicts.children) button.setAttribute("aria-pressed", String(button.className === verdict.replace(" ", "-"))); },
+    press: () => { for (const button of verdicts.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.className === verdict.replace(" ", "-"))); },
   };
 }
 
