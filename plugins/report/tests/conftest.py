@@ -1,9 +1,10 @@
-"""The runs that core's tests of the run folder are made of, with their pages."""
+"""The runs that core's tests of the run folder are made of, with their pages, and a browser that opens pages."""
 
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from toolrl_plugin_report.page import write_report
 
 _SAMPLES = runpy.run_path(str(Path(__file__).parents[3] / "core" / "tests" / "runs" / "conftest.py"))
 make_episode = _SAMPLES["make_episode"]
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 
 @pytest.fixture
@@ -24,3 +26,36 @@ def make_run(tmp_path: Path) -> Callable[..., RunFolder]:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    if BROWSER is None:
+        pytest.skip("no chromium or chrome is installed")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """`open_page(path or address, fragment, width=…)`: the page after its script has run. Neither the script nor the
+    page's policy may complain, and no text may become script."""
+    context, said = browser.new_context(), list[str]()
+
+    def show(path: Path | str, fragment: str = "", width: int = 1400, height: int = 1000) -> Any:
+        page = context.new_page()
+        page.set_viewport_size({"width": width, "height": height})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto((path if isinstance(path, str) else path.as_uri()) + fragment)
+        page.wait_for_selector("[data-ready=yes]")
+        assert "hacked" not in page.title()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        return page
+
+    yield show
+    context.close()
+    assert not said

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +14,8 @@ from toolrl.runs.folder import RunFolder
 from toolrl.types import Episode
 from toolrl_plugin_report.page import build_page, write_report
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 MakeRun = Callable[..., RunFolder]
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome is installed")
 HOSTILE = "</script><script>document.title='hacked'</script><img src=x onerror=document.title='hacked'>\u202e"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """`open_page(path, fragment, width=…)`: the page after its script has run. Neither the script nor the page's policy
-    may complain, and no text may become script."""
-    context, said = browser.new_context(), list[str]()
-
-    def show(path: Path, fragment: str = "", width: int = 1400, height: int = 1000) -> Any:
-        page = context.new_page()
-        page.set_viewport_size({"width": width, "height": height})
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(path.as_uri() + fragment)
-        page.wait_for_selector("[data-ready=yes]")
-        assert "hacked" not in page.title()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        return page
-
-    yield show
-    context.close()
-    assert not said
 
 
 def texts(page: Any, selector: str) -> list[str]:
@@ -112,7 +78,7 @@ def test_an_episode_has_an_address(make_run: MakeRun, open_page: Any) -> None:
     page.keyboard.press("k")
     assert "episode=t9%239" not in page.url
     page.evaluate("location.hash = 'episode=t1%231&tab=rewards'")
-    page.wait_for_function("document.querySelector('#detail h3').textContent === 't1#1'")
+    page.locator("#detail h3", has_text="t1#1").wait_for()
     assert " ".join(texts(page, "#detail tbody tr")[1].split()) == "step:add turn 1 0.500 0.200 0.100"
 
 

@@ -1,7 +1,8 @@
 """The command `toolrl report`: writes the report of a run, in whatever state it is.
 
 The report is written when a run ends. This command writes it anew: of a killed or running run, to
-another place, or with the curves of other runs over its own.
+another place, or with the curves of other runs over its own. With `--serve` it serves the page instead, with every
+episode of the run.
 """
 
 from __future__ import annotations
@@ -33,6 +34,19 @@ class ReportCommand(Command):
         parser.add_argument(
             "--output", type=Path, metavar="FILE", help="where to write; report.html in the run's folder by default"
         )
+        parser.add_argument(
+            "--serve",
+            action="store_true",
+            help="serve the page with all episodes of the run, live while it goes on, until Ctrl-C; nothing is written",
+        )
+        parser.add_argument(
+            "--host",
+            default="127.0.0.1",
+            help="with --serve: address to listen on; anyone who connects can read the run (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--port", type=_port, default=7580, help="with --serve: 0 for any that is free (default: %(default)s)"
+        )
         parser.add_argument("--json", action="store_true", help="print where the report is and the summary as JSON")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -41,6 +55,13 @@ class ReportCommand(Command):
             raise UsageError("--output is a folder", where=str(args.output), hint="Name a file: --output report.html")
         folder = RunFolder.open(args.run)
         others = [RunFolder.open(path) for path in args.compare]
+        if args.serve:
+            if args.output is not None or args.json:
+                raise UsageError("--serve writes nothing", hint="Leave out --output and --json.")
+            from toolrl_plugin_report.serve import serve
+
+            serve(folder, others, args.host, args.port, lambda url: _announce(folder, url))
+            return 0
         path = write_report(folder, args.output, compare=others).absolute()
         if args.json:
             facts = {"report": path, "bytes": path.stat().st_size, "run": folder.directory, "summary": folder.summary()}
@@ -49,3 +70,15 @@ class ReportCommand(Command):
         print(f"{folder.name}: {describe_run(folder.directory)}")
         print(path)
         return 0
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{number} is no port: expected 0 to 65535")
+    return number
+
+
+def _announce(folder: RunFolder, url: str) -> None:
+    print(f"{folder.name}: {describe_run(folder.directory)}")
+    print(f"{url}  (Ctrl-C ends)", flush=True)

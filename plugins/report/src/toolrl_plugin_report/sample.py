@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.runs.episodes import EpisodeFile
+from toolrl.runs.files import plain_float
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.records import StoredEpisode
 from toolrl.types import Episode
@@ -53,6 +54,27 @@ class Totals:
             counts["milliseconds"] += round(record.seconds * 1000)
             if record.result.error is not None:
                 counts["error:" + record.result.error] += 1
+
+    def merge(self, other: Totals) -> None:
+        """Add the sums of other episodes."""
+        self.episodes += other.episodes
+        for key, (count, value) in other.rewards.items():
+            cell = self.rewards.setdefault(key, [0.0, 0.0])
+            cell[0] += count
+            cell[1] += value
+        for name, counts in other.tools.items():
+            self.tools.setdefault(name, Counter()).update(counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        rewards = [[*key, count, plain_float(value)] for key, (count, value) in self.rewards.items()]
+        return {"episodes": self.episodes, "rewards": rewards, "tools": self.tools}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Totals:
+        """From `to_json`. Raises KeyError, TypeError, ValueError."""
+        rewards = {(str(source), turn): [count, float(value)] for source, turn, count, value in record["rewards"]}
+        return cls(record["episodes"], rewards, {name: Counter(counts) for name, counts in record["tools"].items()})
 
 
 @dataclass

@@ -128,7 +128,9 @@ function episodeBrowser(source) {
     filters.press();
     renderList();
     if (state.current && state.current.file !== undefined && !source.rows.includes(state.current)) {
-      state.current = source.rows.find((row) => row.id === state.current.id && row.step === state.current.step) || null;
+      const { id, step, kind } = state.current;
+      state.current = source.rows.find((row) => row.id === id && row.step === step && row.kind === kind) || null;
+      if (state.current && state.failed) show();  // Its step has ended, and its file has another name.
     }
     if (!state.current || !state.shown.includes(state.current)) { if (state.wanted === null) open(state.shown[0] || null); }
   }
@@ -157,8 +159,10 @@ function episodeBrowser(source) {
     const actions = { show: () => { show(); keepLink(); }, open: (other) => open(other, true), load: source.load };
     try {
       const { episode, tokens } = await source.load(row);
+      state.failed = false;
       if (row === state.current) detail.replaceChildren(...renderEpisode(row, episode, tokens, siblings, state, actions));
     } catch (error) {
+      state.failed = true;
       if (row === state.current) detail.replaceChildren(el("p", { class: "empty" }, String(error.message || error)));
     }
   }

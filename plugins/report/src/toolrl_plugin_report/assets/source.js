@@ -62,3 +62,54 @@ function searchText(row) {
   }
   return row.text;
 }
+
+// From a server: rows arrive newest first, and again while the run goes on; an episode when it is opened.
+function served(data) {
+  const files = new Map(), loaded = new Map();
+  const source = { rows: [], load, start };
+  let after = 0, stamp = "", shown = -Infinity, waiting = false;
+
+  async function ask(path, values) {
+    const answer = await fetch(`${path}?${new URLSearchParams(values)}`);
+    if (!answer.ok) throw new Error(await answer.text());
+    return answer.json();
+  }
+
+  async function load(row) {
+    const key = `${row.file} ${row.id}`;
+    if (!loaded.has(key)) {
+      if (loaded.size > 60) loaded.clear();
+      loaded.set(key, ask("episode", { file: row.file, line: row.line, id: row.id }));
+    }
+    try {
+      return await loaded.get(key);
+    } catch (error) {
+      loaded.delete(key);
+      throw error;
+    }
+  }
+
+  async function start(changed, draw) {
+    let wait = 10;
+    try {
+      const answer = await ask("live", { after, stamp });
+      for (const { file, rows } of answer.files) files.set(file, rowsOf(data.columns, rows, file));
+      waiting = waiting || answer.files.length > 0;
+      [after, stamp, wait] = [answer.after, answer.stamp, answer.more ? 0 : answer.wait];
+      document.getElementById("note").textContent = answer.note;
+      // Made and escaped by the server, as the page itself was.
+      for (const [id, html] of Object.entries(answer.parts || {})) document.getElementById(id).innerHTML = html;
+      if (answer.charts) draw(answer.charts);
+      if (waiting && (!answer.more || performance.now() - shown > 1500)) {
+        source.rows = [...files.values()].flat();
+        changed();
+        [shown, waiting] = [performance.now(), false];
+      }
+      document.documentElement.dataset.loaded = answer.more || wait < 1 ? "part" : "all";
+    } catch (error) {
+      document.getElementById("note").textContent = `No answer from the server (${error.message}); the page shows what it had until then.`;
+    }
+    setTimeout(start, wait * 1000, changed, draw);
+  }
+  return source;
+}

@@ -1,0 +1,111 @@
+"""The index of a run's episodes: the rows of each file, kept in `episodes/index/` beside the files.
+
+An index is two lines: what it was made of, with sums over the file's episodes, and the rows as a JSON list, which is
+served as it stands. The observer writes it when a step ends; where it is missing or older than its file, it is made
+from the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolrl.errors import DataError
+from toolrl.runs.episodes import EpisodeFile
+from toolrl.runs.files import write_atomic
+from toolrl.runs.records import StoredEpisode, episode_from_json
+from toolrl_plugin_report.sample import Totals, whole_characters
+from toolrl_plugin_report.view import COLUMNS, row, set_advantages
+
+_log = logging.getLogger(__name__)
+
+_TOKENS = ("ids", "loss_mask", "logprobs", "weight_versions")
+
+
+@dataclass(frozen=True)
+class FileIndex:
+    """What an index says of one file."""
+
+    stamp: list[int]
+    """Size and time of change of the file."""
+    totals: Totals
+    rows: str
+    """A JSON list of rows, by `view.COLUMNS`."""
+
+
+def stamp_of(path: Path) -> list[int]:
+    """The size of a file and when it was changed. Raises OSError."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def read_index(file: EpisodeFile) -> FileIndex | None:
+    """The index of a file as it is now; None where there is none."""
+    path = _path(file)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open(encoding="utf-8") as lines:
+        head = json.loads(next(lines, ""))
+        if head["columns"] == list(COLUMNS) and head["stamp"] == stamp_of(file.path):
+            return FileIndex(head["stamp"], Totals.from_json(head["totals"]), next(lines).strip())
+    return None
+
+
+def make_index(file: EpisodeFile, config: Mapping[str, Any]) -> FileIndex:
+    """The index of a file, from its episodes; without rows where it can't be read. Raises OSError where it is gone."""
+    stamp, totals, rows = stamp_of(file.path), Totals(), []
+    try:
+        for record in file.records():
+            counts = _take_tokens(record)
+            stored = StoredEpisode(record["step"], record["kind"], episode_from_json(record))
+            totals.add(stored.episode)
+            rows.append(row(stored, *counts))
+    except (DataError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.warning("left out of the report: %s: %s", file.path, error)
+        totals, rows = Totals(), []
+    return _index(stamp, totals, rows, config)
+
+
+def _take_tokens(record: dict[str, Any]) -> tuple[int | None, int]:
+    """Take the tokens out of a record, the most of it and the slowest to read: how many were sampled, None where no
+    token is known, and how many there are."""
+    sampled = count = 0
+    for trajectory in record.get("trajectories", [record]):
+        sampled += sum(trajectory["loss_mask"])
+        count += len(trajectory["ids"]) + trajectory.pop("restates", (0, 0))[1]
+        trajectory.update({name: [] for name in _TOKENS})
+    return sampled if count else None, count
+
+
+def write_index(file: EpisodeFile, totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]) -> None:
+    """Keep the rows of a file that was just written. Raises OSError."""
+    keep_index(file, _index(stamp_of(file.path), totals, rows, config))
+
+
+def keep_index(file: EpisodeFile, index: FileIndex) -> None:
+    """Write a file's index. Raises OSError."""
+    path = _path(file)
+    path.parent.mkdir(exist_ok=True)
+    head = {"columns": COLUMNS, "stamp": index.stamp, "totals": index.totals.to_json()}
+    write_atomic(path, f"{_json(head)}\n{index.rows}\n", durable=False)
+
+
+def _index(stamp: list[int], totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]) -> FileIndex:
+    set_advantages(rows, config)
+    return FileIndex(stamp, totals, _json(rows))
+
+
+def _json(value: Any) -> str:
+    return whole_characters(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def name_of(file: EpisodeFile) -> str:
+    """What the page calls a file, such as `000012-train`."""
+    return file.path.name.partition(".")[0]
+
+
+def _path(file: EpisodeFile) -> Path:
+    return file.path.parent / "index" / f"{name_of(file)}.json"
