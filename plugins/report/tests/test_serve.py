@@ -36,7 +36,7 @@ def serve() -> Iterator[Callable[[Path], str]]:
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         assert started[-1].stdout is not None
         said = started[-1].stdout.readline() + started[-1].stdout.readline()
-        return re.findall(r"http://127\.0\.0\.1:\d+/", said)[0]
+        return str(re.findall(r"http://127\.0\.0\.1:\d+/", said)[0])
 
     yield start
     for process in started:
@@ -44,7 +44,7 @@ def serve() -> Iterator[Callable[[Path], str]]:
         process.wait(10)
 
 
-def ask(url: str, path: str = "", host: str | None = None, **values: Any) -> tuple[int, str]:
+def ask(url: str, path: str = "", values: Any = None, host: str | None = None) -> tuple[int, str]:
     query = f"?{urllib.parse.urlencode(values)}" if values else ""
     request = urllib.request.Request(url + path + query, headers={"Host": host} if host else {})
     try:
@@ -87,7 +87,7 @@ def test_only_the_run_is_served_and_only_to_this_machine(
     )
     url = serve(folder.directory)
     good = {"file": "000002-train", "line": 1, "id": "t1#1"}
-    assert json.loads(ask(url, "episode", **good)[1])["episode"]["id"] == "t1#1"
+    assert json.loads(ask(url, "episode", good)[1])["episode"]["id"] == "t1#1"
     for path in (
         "config.yaml",
         "../outside/config.yaml",
@@ -101,7 +101,7 @@ def test_only_the_run_is_served_and_only_to_this_machine(
         {"line": 99},
         {"id": "t0#0"},
     ):
-        assert ask(url, "episode", **{**good, **change})[0] == 404
+        assert ask(url, "episode", {**good, **change})[0] == 404
     assert ask(url, host="evil.example")[0] == 403
 
 

@@ -7,7 +7,8 @@ text only. A content security policy allows that one script by its hash and no c
 or a tool wrote can't run even where an escape were forgotten.
 
 The script shows a list of rows and loads an episode when it is opened. A page on its own holds the rows and the
-episodes of a sample; one that `toolrl report --serve` serves holds none, and gets both from the server.
+episodes of a sample; one that `toolrl report --serve` serves holds none, and gets both from the server. The rows of all
+episodes are kept in `episodes/index/`, which may be deleted: it is made again from the episodes.
 """
 
 from __future__ import annotations

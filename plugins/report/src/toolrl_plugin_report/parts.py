@@ -143,7 +143,8 @@ def metrics_table(runs: Sequence[Run]) -> str:
                 columns.append((f"{run.name} · {kind}" if len(runs) > 1 else kind, of_kind[0].metrics))
     if not columns:
         return ""
-    sections, more = [], []
+    sections: list[tuple[str, list[str]]] = []
+    more: list[tuple[str, list[str]]] = []
     for section, charts in layout(name for _, metrics in columns for name in metrics):
         rows = [_metric_row(chart, name, columns) for chart, names in charts for name in names]
         into = sections if section in ("Results", "Environments", "Tools", "Length and end") else more

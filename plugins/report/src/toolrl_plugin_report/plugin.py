@@ -17,7 +17,7 @@ def toolrl_observers() -> Iterator[Component[Observer]]:
     yield Component(
         "report",
         "toolrl_plugin_report.observer:ReportObserver",
-        summary="Writes report.html when a run ends; every run has it.",
+        summary="Writes report.html when a run ends, and an index of its episodes; every run has it.",
         every_run=True,
     )
     yield Component(
@@ -35,5 +35,5 @@ def toolrl_commands() -> Iterator[Component[Command]]:
     yield Component(
         "report",
         "toolrl_plugin_report.command:ReportCommand",
-        summary="write the report of a run",
+        summary="write the report of a run, or serve it with all episodes",
     )

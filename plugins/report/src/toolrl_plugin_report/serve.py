@@ -115,8 +115,8 @@ class ServedRun:
 
     def _note(self, known: int) -> str:
         if self._waiting:
-            return f"{known} episodes so far; {self._waiting} files of episodes are still to be read."
-        return f"All {known} episodes." if known else no_episodes(self._folder.config)
+            return f"{known:,} episodes so far; {self._waiting} files of episodes are still to be read."
+        return f"All {known:,} episodes." if known else no_episodes(self._folder.config)
 
     def _stamp(self) -> str:
         paths = [

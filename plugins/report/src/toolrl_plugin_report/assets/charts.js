@@ -136,7 +136,7 @@ function drawChart(chart, runs, smoothing) {
   paint(state);
   canvas.addEventListener("pointermove", (event) => hover(state, event));
   canvas.addEventListener("pointerleave", () => leave(state));
-  return { box, flat, title: chart.title, now: now || (series[0] ? latest(series[0]) : ""), repaint: (weight) => { state.smoothing = weight; paint(state); } };
+  return { box, flat, title: chart.title, now: new Set(series.map(latest)).size === 1 ? latest(series[0]) : "", repaint: (weight) => { state.smoothing = weight; paint(state); } };
 }
 
 function lineSample(one) {

@@ -33,7 +33,7 @@ function drawSection(section, runs, drawn) {
   const moving = made.filter((chart) => !chart.flat), flat = made.filter((chart) => chart.flat);
   const grid = (charts) => el("div", { class: "grid" }, charts.map((chart) => chart.box));
   const folded = flat.length ? el("details", { class: "flat", ontoggle: () => flat.forEach((chart) => chart.repaint()) },
-    el("summary", {}, "constant: ", flat.map((chart) => `${chart.title} ${chart.now}`).join(" · ")), grid(flat)) : null;
+    el("summary", {}, "constant: ", flat.map((chart) => `${chart.title} ${chart.now}`.trim()).join(" · ")), grid(flat)) : null;
   return made.length ? el("section", {}, el("h2", {}, section.title), moving.length ? grid(moving) : null, folded) : null;
 }
 
