@@ -38,8 +38,8 @@ IN_ORDER = "--no-loadscope-reorder"
 LONGEST = ("torch", "ray", "transformers", "mcp", "python", "sandbox-fusion")
 """Plugins with tests that take long: they run before the others, so that both processes end at about the same time."""
 PEERS = ("trl>=1.16", "tensorboard", "pyarrow", "ray>=2.40", "pillow", "av", "mcp-server-time", "mcp-server-git",
-         "bitsandbytes>=0.50", "mpmath")  # fmt: skip
-"""What tests compare with, or talk to."""
+         "bitsandbytes>=0.50", "mpmath", "playwright>=1.49")  # fmt: skip
+"""What tests compare with, or talk to; playwright drives the machine's Chromium, where there is one."""
 HEAVY = ("torch", "transformers", "vllm", "ray", "toolrl[train]", "toolrl-plugin-torch", "toolrl-plugin-ray")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
