@@ -54,16 +54,16 @@ def test_failures_come_first_and_filters_narrow(
     folder.metrics.append(StepReport(1, "train", {}), folder.episode_store.close_step(1, "train"))
     page = open_page(write_report(folder))
     assert texts(page, "#list .what")[:2] == ["! Task 7?", "✗ Task 0?"]
-    assert texts(page, ".verdicts button") == ["all12", "failed1", "wrong4", "correct7"]
-    page.locator(".verdicts .wrong").click()
+    assert texts(page, "#filters .verdicts button") == ["all12", "failed1", "wrong4", "correct7"]
+    page.locator("#outcomes .wrong").click()
     assert texts(page, "output")[-1] == "4 of 12 shown"
     page.locator("[aria-label='reward ≥']").fill("0.5")
     assert texts(page, "#detail .empty") == ["No episode fits these filters."]
-    page.locator(".verdicts .wrong").click()
+    page.locator("#filters .wrong").click()
     page.get_by_label("search").fill("answered 5")
     assert texts(page, "output")[-1] == "7 of 12 shown"
     page.get_by_label("all stop reasons").select_option("error")
-    page.get_by_label("search").fill("failed")
+    page.get_by_label("search").fill("failed in the tool (add): no connection")
     page.get_by_label("all tools").select_option("add")
     assert texts(page, "#detail h3") == ["t7#7"]
     # The address keeps all of it.

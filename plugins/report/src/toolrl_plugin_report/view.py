@@ -22,7 +22,7 @@ _EXCERPT = 160
 
 COLUMNS = (
     *("id", "group", "step", "kind", "environment", "reward", "advantage", "correct", "stop", "fault"),
-    *("calls", "tools", "errors", "sampled", "tokens", "question", "answer", "truth"),
+    *("calls", "tools", "errors", "sampled", "tokens", "seconds", "question", "answer", "truth"),
 )
 
 
@@ -41,12 +41,14 @@ def row(stored: StoredEpisode, sampled: int | None = None, tokens: int | None = 
         None,
         episode.correct,
         episode.stop_reason,
-        episode.failure and f"{episode.failure.fault} ({episode.failure.component})",
+        episode.failure
+        and f"{episode.failure.fault} ({episode.failure.component}): {episode.failure.message[:_EXCERPT]}",
         len(calls),
         sorted({tool_name(record) for record in calls}),
         sorted({record.result.error for record in calls if record.result.error is not None}),
         episode.sampled_tokens if sampled is None else sampled,
         sum(len(trajectory.ids) for trajectory in episode.trajectories) if tokens is None else tokens,
+        round(episode.seconds, 2),
         _question(episode),
         episode.answer and episode.answer[:_EXCERPT],
         None if episode.task.answer is None else _text(to_plain(episode.task.answer))[:_EXCERPT],

@@ -7,7 +7,7 @@ function renderEpisode(row, episode, tokens, siblings, state, actions) {
   const { name } = verdictOf(row);
   const facts = [chip(name, { correct: "good", wrong: "bad", failed: "bad" }[name]), chip(`reward ${formatNumber(row.reward)}`),
     row.advantage === null ? null : chip(`advantage ${signed(row.advantage)}`, "", ADVANTAGE), chip(`stopped by ${row.stop}`),
-    chip(`${row.sampled} of ${row.tokens} tokens sampled`), chip(seconds(episode.seconds)), chip(`environment ${row.environment}`),
+    chip(`${row.sampled} of ${row.tokens} tokens sampled`), chip(seconds(row.seconds)), chip(`environment ${row.environment}`),
     versions.length ? chip(`weights ${versions.join(", ")}`, "", "versions that sampled it") : null];
   const tab = (key, label) => el("button", { type: "button", role: "tab", "aria-selected": String(state.tab === key), onclick: () => { state.tab = key; actions.show(); } }, label);
   const trajectories = episode.trajectories.map((trajectory, number) => el("button",
@@ -16,7 +16,8 @@ function renderEpisode(row, episode, tokens, siblings, state, actions) {
   const shade = el("label", {}, el("input", { type: "checkbox", checked: state.shade, onchange: (event) => { state.shade = event.target.checked; actions.show(); } }), " shade unlikely tokens");
   const ofOne = state.tab === "conversation" || state.tab === "tokens";
   return [
-    el("div", { class: "head" }, el("h3", {}, row.id), el("span", { class: "note" }, `${whereOf(row)} · keys j and k`)),
+    el("div", { class: "head" }, el("h3", {}, row.id), el("span", { class: "note" }, whereOf(row), " ",
+      el("button", { type: "button", title: "previous (key k)", onclick: () => actions.step(-1) }, "↑"), " ", el("button", { type: "button", title: "next (key j)", onclick: () => actions.step(1) }, "↓"))),
     el("div", { class: "chips" }, facts),
     siblings.length > 1 ? el("div", { class: "siblings", role: "group", "aria-label": "siblings" }, siblings.map((one) => sibling(one, one === row, actions.open))) : null,
     episode.failure ? failureBox(episode.failure) : null,

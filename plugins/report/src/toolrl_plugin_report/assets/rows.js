@@ -46,10 +46,12 @@ function makeFilters(changed) {
     }
     const counts = new Map(VERDICTS.map((name) => [name, 0]));
     for (const row of rows) { verdictOf(row); for (const mark of row.marks) counts.set(mark, counts.get(mark) + 1); }
-    const button = (name, label, total) => el("button", { type: "button", class: name.replace(" ", "-"), "aria-pressed": String(verdict === name),
-      onclick: () => { verdict = verdict === name ? "" : name; changed(); } }, label, el("b", {}, total.toLocaleString("en")));
-    verdicts.replaceChildren(button("", "all", rows.length),
-      ...[...counts].filter(([name, total]) => total || verdict === name).map(([name, total]) => button(name, name, total)), count);
+    const button = (name, label, total, then) => el("button", { type: "button", class: name.replace(" ", "-"), "aria-pressed": String(verdict === name),
+      onclick: () => { verdict = verdict === name && !then ? "" : name; changed(); if (then) then(); } }, label, el("b", {}, total.toLocaleString("en")));
+    const made = (then) => [button("", "all", rows.length, then), ...[...counts].filter(([name, total]) => total || verdict === name).map(([name, total]) => button(name, name, total, then))];
+    verdicts.replaceChildren(...made(), count);
+    const lead = () => document.getElementById("browser").scrollIntoView();
+    document.getElementById("outcomes").replaceChildren(el("span", {}, "Episodes"), ...made(lead));
   }
 
   return {
@@ -64,7 +66,7 @@ function makeFilters(changed) {
     },
     read: () => ({ ...Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, part.value.trim()])), verdict }),
     count: (shown, all) => { count.textContent = shown === all ? `${shown.toLocaleString("en")} shown` : `${shown.toLocaleString("en")} of ${all.toLocaleString("en")} shown`; },
-    press: () => { for (const button of verdicts.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.className === verdict.replace(" ", "-"))); },
+    press: () => { for (const button of document.querySelectorAll(".verdicts button")) button.setAttribute("aria-pressed", String(button.className === verdict.replace(" ", "-"))); },
   };
 }
 
@@ -82,7 +84,7 @@ function listItem(row, current, opened) {
     el("span", { class: "what" }, markOf(row), ` ${visible(row.question || row.id)}`),
     el("span", { class: "reward", title: "reward" }, formatNumber(row.reward)),
     el("span", { class: "how" }, howOf(row)),
-    errors.length + rest.length ? el("span", { class: "how" }, errors.length ? el("b", {}, `${errors.join(" · ")} `) : "", visible(rest.join(" · "))) : null));
+    errors.length + rest.length ? el("span", { class: "how" }, errors.length ? el("b", {}, `${visible(errors.join(" · "))} `) : "", visible(rest.join(" · "))) : null));
 }
 
 function episodeBrowser(source) {
@@ -156,7 +158,7 @@ function episodeBrowser(source) {
       return;
     }
     const siblings = [...(groups.get(`${row.step} ${row.kind} ${row.group}`) || [row])].sort((a, b) => a.index - b.index);
-    const actions = { show: () => { show(); keepLink(); }, open: (other) => open(other, true), load: source.load };
+    const actions = { show: () => { show(); keepLink(); }, open: (other) => open(other, true), load: source.load, step };
     try {
       const { episode, tokens } = await source.load(row);
       state.failed = false;
