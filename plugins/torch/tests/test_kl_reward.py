@@ -56,20 +56,6 @@ def test_an_episode_loses_the_sum_over_its_tokens(tiny: Any, preset: Any, theirs
     assert credited.advantages == pytest.approx(theirs(given, divergences, BETA).tolist(), abs=1e-9)
 
 
-def test_a_turn_loses_what_its_tokens_cost(tiny: Any) -> None:
-    """And what those of later turns cost; compared with the turns of the group."""
-    group, divergences = priced(tiny.group((0.0, 0.0)))
-    algorithm = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=0.5, kl_coef=BETA, kl_in="reward")
-    costs = []
-    for episode, of in zip(group.episodes, divergences, strict=True):
-        first = episode.turns[0].sampled_tokens
-        costs.append([-BETA * of[:first].sum(), -BETA * of[first:].sum()])
-    mean = np.mean(costs)
-    expected = [{0: one - mean + 0.5 * (two - mean), 1: two - mean} for one, two in costs]
-    for found, wanted in zip(credit([group], algorithm).advantages, expected, strict=True):
-        assert found == pytest.approx(wanted, abs=1e-9)
-
-
 def test_groups_are_flat_by_what_they_were_given(tiny: Any) -> None:
     """Else a group that teaches nothing but the divergence would be trained on, or sampled for."""
     algorithm = AlgorithmConfig(preset="dapo", kl_coef=BETA, kl_in="reward")
