@@ -110,7 +110,7 @@ class Assembly:
         """Evaluates on data.eval; None where the config names none."""
         if self.config.data.eval is None:
             return None
-        return Evaluator(self.runner, self.dataset("eval"), self.limits, self.config.evaluation)
+        return Evaluator(self.runner, self.dataset("eval"), self.limits, self.config.evaluation, self.phase)
 
 
 @asynccontextmanager
@@ -151,15 +151,17 @@ async def assemble(
         stack.callback(folder.close)
         model = backend.load_model(source, ranks=ranks)
         builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
+        limits = builder.limits()
+        events = builder.events(folder, config.observers if observers is None else observers, limits)
+        events.extra_metrics = left_out(datasets.values())
+        stack.push_async_exit(_end_of_run(events, loaded.hide))
+        phase = RunPhase(events.phase_start)
+        phase.begin("starting the engine and the tools")
         weights = model.weights(0, folder.directory)
         here = None
         if not (workers and config.cluster.rollout_workers):
             engine = builder.engine(weights, overlap=trains and config.rollout.max_staleness > 0)
             here = builder.environments(), engine
-        limits = builder.limits()
-        events = builder.events(folder, config.observers if observers is None else observers, limits)
-        events.extra_metrics = left_out(datasets.values())
-        stack.push_async_exit(_end_of_run(events, loaded.hide))
         if here is not None:
             starting = _sampler_here(builder, *here, events)
         else:
@@ -168,7 +170,6 @@ async def assemble(
         sampler = await stack.enter_async_context(starting)
         if folder.replaces:
             folder.begin()
-        phase = RunPhase()
         if ranks.first:
             await stack.enter_async_context(status_file(folder.directory, lambda: _facts(phase) | sampler.status()))
         built = (loaded, registry, backend, model, here[0] if here else {})

@@ -41,6 +41,8 @@ class Component(Generic[T]):
     """False where only `plugin/name` reaches it: for names of another library, which other plugins may give, too."""
     every_run: bool = False
     """For an observer: True where it observes every run, also those whose config doesn't name it."""
+    fallback: bool = False
+    """True where a component of this name takes its place as soon as another plugin that has one is installed."""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):

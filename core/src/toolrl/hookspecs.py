@@ -126,6 +126,12 @@ def toolrl_commands() -> Iterable[Component[Command]]:  # type: ignore[empty-bod
 
 
 @hookspec
+def toolrl_phase_start(run: RunInfo, phase: str, episodes: int) -> None:
+    """When the run begins another phase, such as `updating, step 3`. `episodes` is the number that it samples, 0 where
+    it samples none. The phases of a run's start come before `toolrl_run_start`."""
+
+
+@hookspec
 def toolrl_run_start(run: RunInfo) -> None:
     """After everything is built and started, before the first step. Also when a run is resumed."""
 

@@ -28,7 +28,6 @@ async def evaluate(assembly: Assembly, conditions: Sequence[str] = ()) -> dict[s
     evaluator, uses = assembly.evaluator(), assembly.config.environments
     assert evaluator is not None, "assemble() refuses a config without data.eval"
     assembly.events.run_start()
-    assembly.phase.begin("evaluating")
     if conditions:
         having = {name: it for name, it in assembly.environments.items() if uses[name].tools}
         metrics = await ablate(evaluator, having, conditions, assembly.config.seed)
@@ -41,7 +40,7 @@ async def evaluate(assembly: Assembly, conditions: Sequence[str] = ()) -> dict[s
 async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any]:
     """`episodes` episodes of each of the first training tasks: their metrics."""
     assembly.events.run_start()
-    assembly.phase.begin("sampling")
+    assembly.phase.begin("sampling", tasks * episodes)
     groups = await assembly.runner.run(assembly.order().take(0, tasks), episodes, assembly.limits, round_id="rollout")
     metrics = episode_metrics(groups)
     assembly.events.step_end(StepReport(0, "rollout", metrics))

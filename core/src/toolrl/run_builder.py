@@ -26,7 +26,6 @@ from toolrl.protocols import (
     ChatFormat,
     ChecksTools,
     HoldsStill,
-    Observer,
     RolloutEngine,
     TrainedModel,
     WeightSource,
@@ -209,13 +208,12 @@ class RunBuilder:
             token_pieces=self._token_pieces,
             hide=self._hide,
         )
-        observers: dict[str, Observer] = {"run folder": recorder}
-        for index, use in enumerate(uses):
-            observers[f"{use.use}[{index}]"] = self.build("observers", use, f"observers[{index}]")
         of_model = self._config.rollout.max_episode_tokens is None
-        observers["long prompts"] = LongPrompts(limits.max_episode_tokens, of_model=of_model)
-        events = Events(folder, observers, self._hide)
+        long_prompts = LongPrompts(limits.max_episode_tokens, of_model=of_model)
+        events = Events(folder, {"run folder": recorder, "long prompts": long_prompts}, self._hide)
         self._add_observers_of_every_run(events, {use.use for use in uses})
+        for index, use in enumerate(uses):
+            events.add(f"{use.use}[{index}]", self.build("observers", use, f"observers[{index}]"))
         return events
 
     def _add_observers_of_every_run(self, events: Events, named: set[str]) -> None:

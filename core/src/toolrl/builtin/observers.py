@@ -1,4 +1,4 @@
-"""The observer `jsonl`: a run's metrics as JSON lines."""
+"""Observers that write a run's metrics: the lines of `console`, and JSON lines."""
 
 from __future__ import annotations
 
@@ -8,10 +8,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from toolrl.builtin.options import JsonlOptions
+from toolrl.builtin.options import JsonlOptions, PlainConsoleOptions
 from toolrl.protocols import BuildContext, RunInfo, StepReport
 from toolrl.runs.files import json_line
+from toolrl.runs.formatting import format_metric
 from toolrl.runs.metrics import MetricsLine
+from toolrl.runs.summary import status_of
+
+
+class PlainConsole:
+    """The observer `console` where toolrl-plugin-console isn't installed."""
+
+    def __init__(self, options: PlainConsoleOptions, context: BuildContext | None = None) -> None:
+        self._every = options.every
+
+    def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
+        """Print a line of metrics."""
+        if report.kind == "eval" or report.step % self._every == 0:
+            names = ("accuracy", "reward/mean", "calls/mean", "usage/cost", "errors/count", "loss", "time/step")
+            shown = [f"{name} {format_metric(report.metrics, name)}" for name in names if name in report.metrics]
+            print(f"{report.kind} {report.step}/{run.total_steps}", *shown, sep="  ", flush=True)
+
+    def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
+        """Print how the run ended."""
+        print(f"{status_of(error)}; {run.directory}", flush=True)
 
 
 class JsonlObserver:

@@ -45,9 +45,10 @@ def toolrl_observers() -> Iterator[Component[Observer]]:
     """Observers that show or write a run's progress."""
     yield Component(
         "console",
-        "toolrl.builtin.console:ConsoleObserver",
-        summary="A live view in the terminal, plain lines elsewhere.",
-        options="toolrl.builtin.options:ConsoleOptions",
+        "toolrl.builtin.observers:PlainConsole",
+        summary="A line for each step; toolrl-plugin-console takes its place.",
+        options="toolrl.builtin.options:PlainConsoleOptions",
+        fallback=True,
     )
     yield Component(
         "jsonl",

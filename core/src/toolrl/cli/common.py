@@ -147,6 +147,7 @@ async def run_job(
     workers: bool = False,
 ) -> int:
     """Assemble a run, do one job with it and print the result; the exit status. Other arguments are `assemble`'s."""
+    announce(args, loaded)
     from toolrl.assembly import assemble
 
     async with assemble(
@@ -170,8 +171,17 @@ def observers_for(args: argparse.Namespace, loaded: LoadedConfig) -> Sequence[Co
 
 
 def _writes_to_stdout(use: ComponentUse) -> bool:
-    name = use.use.removeprefix("builtin/")
+    name = use.use.rpartition("/")[2]
     return name == "console" or (name == "jsonl" and use.options.get("path", "-") == "-")
+
+
+def announce(args: argparse.Namespace, loaded: LoadedConfig) -> None:
+    """Say what the first seconds pass with: observers are built when the model is loaded."""
+    if not args.json:
+        trainer = loaded.config.trainer
+        loads = trainer.use == type(trainer).model_fields["use"].default  # With others it may be on a server.
+        what = "loading the model" if loads else "starting with the model"
+        print(what, loaded.hide(loaded.config.model.path), flush=True)
 
 
 def last_metrics(folder: RunFolder) -> dict[str, Any]:
@@ -186,11 +196,13 @@ def last_metrics(folder: RunFolder) -> dict[str, Any]:
 
 
 def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, Any]) -> None:
-    """Prints the result of a finished command."""
+    """Prints the result of a finished command, unless an observer `console` has shown it."""
     report = {"report": str(folder.report_path)} if folder.report_path.is_file() else {}
     facts = {"run": str(folder.directory), **report, **facts}
     if args.json:
         print_json(facts)
+        return
+    if any(use["use"].rpartition("/")[2] == "console" for use in folder.config["observers"]):
         return
     width = max(20, *map(len, facts))
     for name, value in facts.items():

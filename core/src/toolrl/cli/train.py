@@ -7,7 +7,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from toolrl.cli.common import add_run_arguments, last_metrics, observers_for, print_result, read
+from toolrl.cli.common import add_run_arguments, announce, last_metrics, observers_for, print_result, read
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ToolrlError
 
@@ -108,6 +108,8 @@ def _silent(args: argparse.Namespace) -> bool:
 
 
 async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Registry, ranks: Ranks) -> int:
+    if ranks.first:
+        announce(args, loaded)
     from toolrl.assembly import assemble
     from toolrl.config.distributed_checks import check_ranks
     from toolrl.jobs import train

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from toolrl.config.model import EvaluationConfig
@@ -12,6 +12,7 @@ from toolrl.loop.metrics import episode_metrics, error_metrics, pass_metrics
 from toolrl.protocols import TaskSource, iterate
 from toolrl.rollout.environment import Limits
 from toolrl.rollout.source import SamplesRounds
+from toolrl.runs.status import RunPhase
 from toolrl.types import Group, Task
 
 
@@ -23,6 +24,7 @@ class Evaluator:
     source: TaskSource
     limits: Limits
     config: EvaluationConfig
+    phase: RunPhase = field(default_factory=RunPhase)
 
     def tasks(self) -> list[Task]:
         """The tasks that every evaluation of this run uses."""
@@ -38,7 +40,9 @@ class Evaluator:
         """The episodes of one evaluation."""
         sampling = {name: getattr(self.config, name) for name in ("temperature", "top_p", "top_k", "min_p")}
         limits, k = self.limits.at(**sampling, keep_masks=False), self.config.episodes_per_task
-        return await self.runner.run(self.tasks(), k, limits, round_id=f"eval-{step}", training=False)
+        tasks = self.tasks()
+        with self.phase.during(f"evaluating, step {step}", len(tasks) * k):
+            return await self.runner.run(tasks, k, limits, round_id=f"eval-{step}", training=False)
 
     def metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """Those of `run` without its time."""

@@ -42,6 +42,10 @@ class Events:
         for name, observer in observers.items():
             self.add(name, observer)
 
+    def phase_start(self, phase: str, episodes: int) -> None:
+        """The run begins another phase, which samples so many episodes."""
+        self._notify("toolrl_phase_start", phase=phase, episodes=episodes)
+
     def run_start(self) -> None:
         """Everything is built and started."""
         self._notify("toolrl_run_start")

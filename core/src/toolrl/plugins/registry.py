@@ -28,6 +28,7 @@ from toolrl.plugins.discovery import DISABLE, broken, examine, find_plugins, imp
 from toolrl.plugins.info import PluginInfo
 
 _MOVED = {("chat_formats", f"builtin/{name}"): f"chat/{name}" for name in ("plain", "template")}
+_MOVED[("observers", "builtin/console")] = "console"
 """By kind and full name, components of core that a plugin has now: older configs may name them so."""
 
 
@@ -59,6 +60,9 @@ class Registry:
         for plugin in self.plugins:
             for kind, components in plugin.components.items():
                 self._found[kind].extend(RegisteredComponent(component, plugin) for component in components)
+        for kind, found in self._found.items():
+            taken = {it.component.name for it in found if not it.component.fallback}
+            self._found[kind] = [it for it in found if not (it.component.fallback and it.component.name in taken)]
 
     @classmethod
     def from_modules(cls, modules: Mapping[str, ModuleType]) -> Registry:

@@ -29,28 +29,31 @@ _log = logging.getLogger(__name__)
 class RunPhase:
     """The phase that a run is in, and for how long."""
 
-    def __init__(self) -> None:
-        self.name = "starting"
+    def __init__(self, notify: Callable[[str, int], None] = lambda name, episodes: None) -> None:
+        """`notify` receives the name of each phase that begins, and the number of episodes that it samples."""
+        self.name, self._episodes = "starting", 0
         self._since = time.monotonic()
+        self._notify = notify
 
     @property
     def seconds(self) -> float:
         """Since the phase began."""
         return time.monotonic() - self._since
 
-    def begin(self, name: str) -> None:
-        """A new phase begins."""
-        self.name, self._since = name, time.monotonic()
+    def begin(self, name: str, episodes: int = 0) -> None:
+        """A new phase begins, which samples so many episodes."""
+        self.name, self._episodes, self._since = name, episodes, time.monotonic()
+        self._notify(name, episodes)
 
     @contextmanager
-    def during(self, name: str) -> Iterator[None]:
+    def during(self, name: str, episodes: int = 0) -> Iterator[None]:
         """A phase within the present one, which is restored after it."""
-        before = self.name
-        self.begin(name)
+        before = self.name, self._episodes
+        self.begin(name, episodes)
         try:
             yield
         finally:
-            self.begin(before)
+            self.begin(*before)
 
 
 @asynccontextmanager

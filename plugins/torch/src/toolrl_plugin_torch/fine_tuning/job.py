@@ -20,6 +20,7 @@ from toolrl_plugin_torch.trainer import SupervisedTrainer
 
 async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     """Supervised fine-tuning to `settings.steps`, or until the probe is satisfied. `settings` is the config's `sft`."""
+    assembly.phase.begin("preparing the trainer")
     evaluator = assembly.evaluator()
     demonstrations = find_demonstrations(assembly, settings)
     trainer = SupervisedTrainer(assembly.model, settings, assembly.folder.directory)

@@ -35,6 +35,7 @@ async def train(assembly: Assembly) -> None:
 
 async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
     config, ranks = assembly.config, assembly.ranks
+    assembly.phase.begin("preparing the trainer")
     algorithm: Any = config.algorithm
     trainer = PolicyTrainer(
         assembly.model,

@@ -55,7 +55,8 @@ class TrainingLoop(SavedLoop):
     async def _step(self) -> None:
         started = time.perf_counter()
         step = self.trainer.step + 1
-        self.phase.begin(f"waiting for the groups of step {step}")
+        episodes = self.config.trainer.prompts_per_step * self.config.algorithm.group_size
+        self.phase.begin(f"sampling, step {step}", episodes)
         groups = await self.batches.take(step)
         new = groups[: len(groups) - self.batches.replayed]
         rolled_out = time.perf_counter()
@@ -92,8 +93,7 @@ class TrainingLoop(SavedLoop):
 
     async def _evaluate(self) -> None:
         if self.evaluator is not None:
-            with self.phase.during(f"evaluating after step {self.trainer.step}"):
-                metrics = {**await self.evaluator.run(self.trainer.step), **self.worker_metrics()}
+            metrics = {**await self.evaluator.run(self.trainer.step), **self.worker_metrics()}
             self.events.step_end(StepReport(self.trainer.step, "eval", metrics))
             if self.saver.judge(self.trainer.step, metrics):
                 await self._save()
