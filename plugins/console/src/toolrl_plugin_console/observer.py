@@ -61,13 +61,14 @@ class ConsoleObserver:
         self._clock = clock
         out = file or sys.stdout
         no_color = None if options.color is None else not options.color
-        terminal = options.color or None
+        self._notebook = _notebook_output() if file is None else None
+        # A notebook's stdout says that it is a terminal.
+        terminal = options.color or (None if self._notebook is None else False)
         self._console = _Console(file=out, no_color=no_color, force_terminal=terminal, force_jupyter=False)
         # FORCE_COLOR makes any file a terminal to rich.
         drawn = getattr(out, "isatty", bool)() and self._console.is_interactive
         self._in_place = drawn if options.live is None else options.live
         self._live: Live | None = None
-        self._notebook = _notebook_output() if file is None else None
         self._notebook_at = 0.0
         self._spinner = Spinner("dots")
         self._run: RunInfo | None = None
@@ -158,7 +159,7 @@ class ConsoleObserver:
             return  # It never started.
         if self._checkpoint is None and run.start_step:
             self._checkpoint = max(run.directory.glob("checkpoints/step-*"), default=None)
-        for grid in results.table(self._history, self._options.metrics):
+        for grid in results.table(self._history, self._options.metrics, self._console.width):
             self._console.print(grid)
         if self._history.curve:
             self._print(self._history.curve_line(min(self._console.width, 80)))
@@ -180,7 +181,8 @@ class ConsoleObserver:
     def _line(self, report: StepReport) -> Text:
         total = self._run.total_steps if self._run else 0
         head = f"{report.kind:<5} {report.step:>{len(str(total))}}/{total}" if total else report.kind
-        left = self._left() if report.kind != "eval" else None
+        # The view shows it, too.
+        left = self._left() if report.kind != "eval" and self._live is None else None
         tail = f"left {format_duration(left)}" if left is not None else ""
         names = dict.fromkeys([*_METRICS, *self._options.metrics])
         return metrics_line(head, report.metrics, names, tail, self._console.width if self._in_place else None)
@@ -207,14 +209,15 @@ class ConsoleObserver:
         return [*steps, gone, *([f"{format_duration(left)} left"] if left is not None else [])]
 
     def _view(self) -> RenderableType:
-        self._spinner.update(text=Text(self._now(), no_wrap=True, overflow="ellipsis"))
+        now = Table.grid(padding=(0, 1))
+        now.add_row(self._spinner, Text(self._now(), no_wrap=True, overflow="ellipsis"))
         total, (first, *rest) = self._run.total_steps if self._run else 0, self._times()
         row = Table.grid(padding=(0, 1))
         room = self._console.width - sum(len(text) + 1 for text in (first, *rest))
         bar = [ProgressBar(total=total, completed=min(self._steps, total), width=min(room, 32))]
         row.add_row(Text(first, "bold"), *(bar if total and room > 3 else ()), *(Text(text, "dim") for text in rest))
         curve = self._history.curve_line(min(self._console.width, 80))
-        return Group(self._spinner, row, *([curve] if curve else ()))
+        return Group(now, row, *([curve] if curve else ()))
 
     def _refresh(self) -> None:
         """Bring a notebook's output up to date; a terminal's view is drawn four times a second."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolrl.protocols import RunInfo, StepReport
-from toolrl.runs.formatting import format_metric
+from toolrl.runs.formatting import format_metric, format_number
 from toolrl_plugin_console.texts import shown_path, sparkline
 
 _METRICS = (
@@ -57,19 +57,28 @@ class History:
         return Text.assemble((f"{name} ", "dim"), (bars, "cyan"), f" {self.curve[-1]:.3g}", no_wrap=True)
 
 
-def table(history: History, more: Sequence[str]) -> Iterator[RenderableType]:
-    """First and last values of the usual metrics, and of `more`, by kind of report."""
-    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+def table(history: History, more: Sequence[str], width: int) -> Iterator[RenderableType]:
+    """First and last values of the usual metrics, and of `more`, by kind of report; where there are 60 columns, with
+    their standard errors."""
+
+    def value(metrics: Mapping[str, float], name: str) -> str:
+        if name not in metrics:
+            return ""
+        return format_metric(metrics, name) if width >= 60 else format_number(metrics[name])
+
     steps = any(history.first[kind].step != last.step for kind, last in history.last.items())
+    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=steps)
     for title in ("", "first", "last") if steps else ("", ""):
         grid.add_column(title)
     for kind, last in history.last.items():
         first = history.first[kind]
-        found = [name for name in last.metrics if name.startswith(("avg@", "pass@")) and not name.endswith("/stderr")]
+        found = [
+            name for name in last.metrics if name.startswith(("avg@", "pass@")) and not name.endswith(("@1", "err"))
+        ]
         for name in dict.fromkeys([*_METRICS, *found, *more]):
             if name in last.metrics and (last.metrics[name] or name in _METRICS[:3]):
-                before = [_value(first.metrics, name) if first is not last else ""] if steps else []
-                grid.add_row(f"{kind} {name}", *before, _value(last.metrics, name))
+                before = [value(first.metrics, name) if first is not last else ""] if steps else []
+                grid.add_row(f"{kind} {name}", *before, value(last.metrics, name))
     if grid.row_count:
         yield grid
 
@@ -96,7 +105,3 @@ def next_commands(run: RunInfo, history: History, checkpoint: Path | None, *, co
         commands.append(f"toolrl report {folder}")
     for index, text in enumerate(commands):
         yield Text.assemble((f"{'' if index else 'next':<12}", "dim"), text)
-
-
-def _value(metrics: Mapping[str, float], name: str) -> str:
-    return format_metric(metrics, name) if name in metrics else ""

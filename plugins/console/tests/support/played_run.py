@@ -1,0 +1,82 @@
+"""Plays a run's events to the observer `console`: python played_run.py FOLDER. It stops within step 3 until
+there is a file `go-on`."""
+
+from __future__ import annotations
+
+import logging
+import runpy
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from toolrl.plugins.events import Events
+from toolrl.protocols import StepReport
+from toolrl.runs.folder import RunFolder
+from toolrl.runs.recorder import RunRecorder
+from toolrl.runs.status import RunPhase
+from toolrl_plugin_console.observer import ConsoleObserver
+from toolrl_plugin_console.options import ConsoleOptions
+
+_SAMPLES = runpy.run_path(str(Path(__file__).parents[4] / "core" / "tests" / "runs" / "conftest.py"))
+build_episode: Callable[..., Any] = _SAMPLES["build_episode"]
+CONFIG = {"data": {"train": {"use": "jsonl"}, "eval": {"use": "jsonl"}}}
+
+
+def play(
+    directory: Path,
+    observer: ConsoleObserver,
+    *,
+    start: int = 0,
+    error: BaseException | None = None,
+    within_step_3: Callable[[], object] = lambda: None,
+) -> None:
+    """Four steps of four episodes, from `start` on, between two evaluations of two. The reward rises."""
+    folder = RunFolder.create(directory, CONFIG, total_steps=4, resume=bool(start))
+    if start:
+        folder.rewind(start)
+    events = Events(folder, {"run folder": RunRecorder(folder), "console": observer})
+    phase = RunPhase(events.phase_start)
+
+    def evaluate(step: int) -> None:
+        with phase.during(f"evaluating, step {step}", 2):
+            for index in range(2):
+                events.episode_end(build_episode(index, round_id=f"eval-{step}"))
+        events.step_end(StepReport(step, "eval", {"accuracy": 0.1 + step / 5, "accuracy/stderr": 0.02}))
+
+    phase.begin("starting the engine and the tools")
+    events.run_start()
+    evaluate(start)
+    for step in range(start + 1, 5):
+        phase.begin(f"sampling, step {step}", 4)
+        for index in range(4):
+            if (step, index) == (3, 1):
+                within_step_3()
+            events.episode_end(build_episode(index, round_id=f"train-{step}"))
+        phase.begin(f"updating, step {step}")
+        metrics = {
+            "accuracy": step / 10,
+            "reward/mean": step / 10,
+            "calls/mean": 1.5,
+            "loss": float("nan"),
+            "my/own": 7.0,
+        }
+        events.step_end(StepReport(step, "train", metrics))
+    evaluate(4)
+    checkpoint = directory / "checkpoints" / "step-000004"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    events.checkpoint_saved(4, checkpoint)
+    events.run_end(error)
+    assert not events.failures
+
+
+def _stop() -> None:
+    logging.getLogger("toolrl").warning("a warning of the run")
+    print("a print of a tool")
+    while not Path("go-on").exists():
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    play(Path(sys.argv[1]), ConsoleObserver(ConsoleOptions(sample_every=0)), within_step_3=_stop)
