@@ -212,8 +212,11 @@ def test_the_console_shows_the_run_on_stdout(trained: Any, here: Any) -> None:
     observers = "observers=[{use: console, options: {every: 1, sample_every: 1}}]"
     done = here("train", trained.config, "--set", "run.name=seen", "--set", "trainer.steps=1", "--set", observers)
     assert done.returncode == 0, done.stderr
-    assert "accuracy" in done.stdout
-    assert str(trained.folder.directory.parent / "seen" / "report.html") in done.stdout.replace("\n", "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "loading the model runs/warm"
+    for line in ("starting the engine and the tools", "sampling, step 1, 16 episodes", "run         runs/seen",
+                 "report      runs/seen/report.html", "            toolrl export runs/seen FOLDER"):  # fmt: skip
+        assert line in lines
 
 
 # A folder belongs to one run.

@@ -26,6 +26,9 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[Any] = []
 
+    def toolrl_phase_start(self, run: Any, phase: str, episodes: int) -> None:
+        self.seen.append(("phase_start", run, phase, episodes))
+
     def toolrl_run_start(self, run: Any) -> None:
         self.seen.append(("run_start", run))
 
@@ -43,6 +46,7 @@ class Recorder:
 
 
 def _fire_all(events: Events) -> None:
+    events.phase_start("sampling", 8)
     events.run_start()
     events.episode_end("episode")  # type: ignore[arg-type]
     events.step_end(REPORT)
@@ -52,6 +56,7 @@ def _fire_all(events: Events) -> None:
 
 REPORT = StepReport(1, "train", {})
 ALL = [
+    ("phase_start", RUN, "sampling", 8),
     ("run_start", RUN),
     ("episode_end", RUN, "episode"),
     ("step_end", RUN, REPORT),

@@ -28,7 +28,7 @@ def function(name: str, *, mark: Any = hookimpl) -> Any:
 
 def test_every_kind_has_its_hook() -> None:
     assert set(REGISTRATION) <= set(vars(hookspecs))
-    assert len(EVENTS) == 5
+    assert len(EVENTS) == 6
 
 
 @pytest.mark.parametrize("name", REGISTRATION)

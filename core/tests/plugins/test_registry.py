@@ -50,6 +50,16 @@ def test_a_name_that_two_plugins_give_is_an_error_only_where_it_is_used(registry
     assert caught.value.hint == "Write math/calculator or other/calculator."
 
 
+def test_a_fallback_gives_way_to_another_plugin() -> None:
+    alone, beside = ModuleType("alone"), plugin_module(observers=["console"])
+    vars(alone)["toolrl_observers"] = hookimpl(lambda: [Component("console", "demo:plain", fallback=True)])
+    assert Registry.from_modules({"builtin": alone}).get("observers", "console").plugin.name == "builtin"
+    both = Registry.from_modules({"builtin": alone, "rich": beside})
+    assert both.names("observers") == ["console"]
+    for name in ("console", "builtin/console", "rich/console"):
+        assert both.get("observers", name).plugin.name == "rich"
+
+
 def test_kinds_are_apart(registry: Registry) -> None:
     with pytest.raises(UnknownComponentError, match="no reward named 'integrate'"):
         registry.get("rewards", "integrate")

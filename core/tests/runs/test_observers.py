@@ -1,21 +1,17 @@
-"""Console and JSON lines, each fed a short run."""
+"""Core's console and JSON lines, each fed a short run."""
 
 from __future__ import annotations
 
 import io
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolrl.builtin.console import ConsoleObserver, episode_text, visible
-from toolrl.builtin.observers import JsonlObserver
-from toolrl.builtin.options import ConsoleOptions, JsonlOptions
+from toolrl.builtin.observers import JsonlObserver, PlainConsole
+from toolrl.builtin.options import JsonlOptions, PlainConsoleOptions
 from toolrl.protocols import StepReport
 from toolrl.types import Episode
 
@@ -42,111 +38,16 @@ def feed(observer: Any, run: Run, make_episode: MakeEpisode, error: BaseExceptio
     tell("toolrl_run_end", error)
 
 
-def console(**options: Any) -> tuple[ConsoleObserver, io.StringIO]:
-    out, ticks = io.StringIO(), iter(range(1000))
-    return ConsoleObserver(ConsoleOptions(**options), file=out, clock=lambda: float(next(ticks))), out
-
-
-def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    observer, out = console(sample_every=0)
-    feed(observer, Run(tmp_path), make_episode)
-    lines = out.getvalue().splitlines()
-    assert [line.split()[:2] for line in lines[1:-1]] == [
-        ["train", "1/4"], ["train", "2/4"], ["train", "3/4"], ["train", "4/4"], ["eval", "4/4"],
-    ]  # fmt: skip
-    assert "accuracy 0.200" in lines[2]
-    assert "loss nan" in lines[2]
-    assert "\x1b" not in out.getvalue()
-    assert lines[-1].startswith("finished in")
-
-
-@pytest.mark.parametrize("live", [False, True])
-def test_an_evaluation_by_itself_has_no_steps(live: bool, tmp_path: Path, make_episode: MakeEpisode) -> None:
-    observer, out = console(live=live, color=live)
-    feed(observer, Run(tmp_path, total_steps=0), make_episode)
-    assert "accuracy" in out.getvalue()
-    assert not re.search(r"\b0/\d", out.getvalue())
-
-
-def test_failed_episodes_of_an_evaluation_are_shown_where_there_are_some(tmp_path: Path) -> None:
-    observer, out = console()
-    for failed in (0.0, 3.0):
-        observer.toolrl_step_end(Run(tmp_path), StepReport(0, "eval", {"accuracy": 0.5, "errors/count": failed}))
-    first, second = out.getvalue().splitlines()
-    assert "errors/count" not in first
-    assert "errors/count 3" in second
-
-
-def test_every_thins_the_lines_out(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    observer, out = console(every=3, sample_every=0, metrics=["mine/own"])
-    feed(observer, Run(tmp_path), make_episode)
-    steps = [line.split()[1] for line in out.getvalue().splitlines() if line.startswith("train")]
-    assert steps == ["1/4", "3/4", "4/4"]
-    assert "mine/own 7" in out.getvalue()
-
-
-def test_samples_show_who_wrote_what(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    observer, out = console(sample_every=4)
-    feed(observer, Run(tmp_path), make_episode)
-    text = out.getvalue()
-    assert text.count("user │ What is 2 + 3?") == 2  # steps 1 and 4
-    assert "model │ <tool_call>add</tool_call>" in text
-    assert "add 0.25 s │ 5" in text
-    assert "t4#4: answer, reward 1.100" in text
-
-
-def test_the_live_view_is_drawn_on_a_terminal(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    observer, out = console(live=True, color=True, sample_every=0)
-    feed(observer, Run(tmp_path), make_episode)
-    assert "\x1b[" in out.getvalue()
-    assert "step 4/4" in out.getvalue()
-    assert "accuracy" in out.getvalue()
-
-
-def test_a_resumed_run_counts_its_pace_from_where_it_went_on(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    observer, out = console(sample_every=0)
-    feed(observer, Run(tmp_path, start_step=2), make_episode)
-    assert "resumes at step 2" in out.getvalue()
-    assert [line.split()[1] for line in out.getvalue().splitlines() if line.startswith("train")] == ["3/4", "4/4"]
-
-
-@pytest.mark.parametrize(
-    ("error", "word"), [(ValueError("no more disk"), "failed"), (KeyboardInterrupt(), "interrupted")]
-)
-def test_the_last_line_says_how_it_ended(
-    tmp_path: Path, make_episode: MakeEpisode, error: BaseException, word: str
+def test_without_its_plugin_the_console_prints_a_line_each_so_many_steps(
+    tmp_path: Path, make_episode: MakeEpisode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    observer, out = console(sample_every=0)
-    feed(observer, Run(tmp_path), make_episode, error)
-    last = out.getvalue().splitlines()[-1]
-    assert last.startswith(word)
-    assert type(error).__name__ in last
-
-
-@pytest.mark.parametrize("live", [False, True])
-def test_a_run_goes_on_when_nobody_reads_it_any_more(live: bool, tmp_path: Path, make_episode: MakeEpisode) -> None:
-    class Closed(io.StringIO):
-        def flush(self) -> None:
-            raise BrokenPipeError
-
-    out = Closed()
-    feed(ConsoleObserver(ConsoleOptions(live=live), file=out), Run(tmp_path), make_episode)
-    assert "train" not in out.getvalue(), "after the first failure it says nothing"
-
-
-def test_text_of_a_model_cannot_steer_the_terminal(make_episode: MakeEpisode) -> None:
-    hostile = "\x1b[2J\x9b31m\u202e[bold]x[/bold]\r\n"
-    text = episode_text(make_episode(said=hostile, result=hostile, question=hostile), 10_000).plain
-    assert not set(text) & set("\x1b\x9b\u202e\r")
-    assert "[bold]x[/bold]" in text
-    assert visible("é 漢 👩\u200d🔬\n\t") == "é 漢 👩\u200d🔬\n\t"
-
-
-def test_long_samples_are_cut_in_the_middle(make_episode: MakeEpisode) -> None:
-    text = episode_text(make_episode(question="a" * 5000), 300).plain
-    assert len(text) < 500
-    assert "characters …" in text
-    assert "t0#0: answer" in text
+    feed(PlainConsole(PlainConsoleOptions(every=2)), Run(tmp_path), make_episode)
+    assert capsys.readouterr().out.splitlines() == [
+        "train 2/4  accuracy 0.200  loss nan",
+        "train 4/4  accuracy 0.400  loss nan",
+        "eval 4/4  accuracy 0.750",
+        f"finished; {tmp_path}",
+    ]
 
 
 def test_jsonl_to_standard_output(tmp_path: Path, make_episode: MakeEpisode) -> None:

@@ -25,28 +25,36 @@ CONFIG = {"data": {"train": {"use": "jsonl"}, "eval": {"use": "jsonl"}}}
 
 
 def play(
-    directory: Path,
-    observer: ConsoleObserver,
-    *,
-    start: int = 0,
-    error: BaseException | None = None,
-    within_step_3: Callable[[], object] = lambda: None,
+    directory: Path, observer: ConsoleObserver, *, start: int = 0, within_step_3: Callable[[], object] = lambda: None
 ) -> None:
-    """Four steps of four episodes, from `start` on, between two evaluations of two. The reward rises."""
+    """Four steps of four episodes, from `start` on, between two evaluations of two. The reward rises. What
+    `within_step_3` raises ends the run."""
     folder = RunFolder.create(directory, CONFIG, total_steps=4, resume=bool(start))
     if start:
         folder.rewind(start)
     events = Events(folder, {"run folder": RunRecorder(folder), "console": observer})
     phase = RunPhase(events.phase_start)
+    phase.begin("starting the engine and the tools")
+    events.run_start()
+    end = None
+    try:
+        _steps(events, phase, start, within_step_3)
+        checkpoint = directory / "checkpoints" / "step-000004"
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        events.checkpoint_saved(4, checkpoint)
+    except BaseException as error:  # noqa: BLE001 - as the end of a run is reported
+        end = error
+    events.run_end(end)
+    assert not events.failures
 
+
+def _steps(events: Events, phase: RunPhase, start: int, within_step_3: Callable[[], object]) -> None:
     def evaluate(step: int) -> None:
         with phase.during(f"evaluating, step {step}", 2):
             for index in range(2):
                 events.episode_end(build_episode(index, round_id=f"eval-{step}"))
         events.step_end(StepReport(step, "eval", {"accuracy": 0.1 + step / 5, "accuracy/stderr": 0.02}))
 
-    phase.begin("starting the engine and the tools")
-    events.run_start()
     evaluate(start)
     for step in range(start + 1, 5):
         phase.begin(f"sampling, step {step}", 4)
@@ -55,20 +63,9 @@ def play(
                 within_step_3()
             events.episode_end(build_episode(index, round_id=f"train-{step}"))
         phase.begin(f"updating, step {step}")
-        metrics = {
-            "accuracy": step / 10,
-            "reward/mean": step / 10,
-            "calls/mean": 1.5,
-            "loss": float("nan"),
-            "my/own": 7.0,
-        }
-        events.step_end(StepReport(step, "train", metrics))
+        metrics = {"accuracy": step / 10, "reward/mean": step / 10, "calls/mean": 1.5, "loss": float("nan")}
+        events.step_end(StepReport(step, "train", {**metrics, "my/own": 7.0}))
     evaluate(4)
-    checkpoint = directory / "checkpoints" / "step-000004"
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    events.checkpoint_saved(4, checkpoint)
-    events.run_end(error)
-    assert not events.failures
 
 
 def _stop() -> None:
