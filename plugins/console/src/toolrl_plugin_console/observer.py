@@ -101,7 +101,7 @@ class ConsoleObserver:
         if run.start_step:
             text.append(f"  resumes at step {run.start_step}", "yellow")
             for line in RunFolder.open(run.directory).metrics_lines():
-                self._history.add(StepReport(line.step, line.kind, line.metrics))
+                self._history.add(line)
         self._print(text)
         if self._in_place:
             self._live = Live(

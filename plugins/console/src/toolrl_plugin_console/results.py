@@ -14,6 +14,7 @@ from rich.text import Text
 
 from toolrl.protocols import RunInfo, StepReport
 from toolrl.runs.formatting import format_metric, format_number
+from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_console.texts import shown_path, sparkline
 
 _METRICS = (
@@ -31,17 +32,20 @@ _METRICS = (
 )
 
 
+Report = StepReport | MetricsLine
+
+
 @dataclass
 class History:
     """What is kept of a run's reports."""
 
-    first: dict[str, StepReport] = field(default_factory=dict)
+    first: dict[str, Report] = field(default_factory=dict)
     """By kind."""
-    last: dict[str, StepReport] = field(default_factory=dict)
+    last: dict[str, Report] = field(default_factory=dict)
     curve: list[float] = field(default_factory=list)
     """The reward of each training step; in fine-tuning the loss."""
 
-    def add(self, report: StepReport) -> None:
+    def add(self, report: Report) -> None:
         self.first.setdefault(report.kind, report)
         self.last[report.kind] = report
         value = report.metrics.get("reward/mean", report.metrics.get("loss"))
