@@ -156,10 +156,11 @@ async def assemble(
         events.extra_metrics = left_out(datasets.values())
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         phase = RunPhase(events.phase_start)
-        phase.begin("starting the engine and the tools")
+        elsewhere = workers and config.cluster.rollout_workers
+        phase.begin("starting the rollout workers" if elsewhere else "starting the engine and the tools")
         weights = model.weights(0, folder.directory)
         here = None
-        if not (workers and config.cluster.rollout_workers):
+        if not elsewhere:
             engine = builder.engine(weights, overlap=trains and config.rollout.max_staleness > 0)
             here = builder.environments(), engine
         if here is not None:

@@ -70,6 +70,8 @@ def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig, registry: Re
     check_devices(config)
     RunFolder.check(run_directory(config), resume=args.resume, overwrite=args.overwrite)
     cluster = build_cluster(registry, config, "cluster.trainer_workers")
+    if not args.json:
+        print(f"starting {config.cluster.trainer_workers} trainer workers", flush=True)
     return run_to_end(cluster.train(loaded, resume=args.resume, overwrite=args.overwrite, json=args.json))
 
 
