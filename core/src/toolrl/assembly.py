@@ -159,12 +159,11 @@ async def assemble(
         elsewhere = workers and config.cluster.rollout_workers
         phase.begin("starting the rollout workers" if elsewhere else "starting the engine and the tools")
         weights = model.weights(0, folder.directory)
-        here = None
+        environments: dict[str, Environment] = {}
         if not elsewhere:
             engine = builder.engine(weights, overlap=trains and config.rollout.max_staleness > 0)
-            here = builder.environments(), engine
-        if here is not None:
-            starting = _sampler_here(builder, *here, events)
+            environments = builder.environments()
+            starting = _sampler_here(builder, environments, engine, events)
         else:
             assert weights is not None, "a trainer without weights rejects cluster.rollout_workers"
             starting = _sampler_elsewhere(loaded, registry, source, model, folder, weights, events, ranks)
@@ -173,9 +172,8 @@ async def assemble(
             folder.begin()
         if ranks.first:
             await stack.enter_async_context(status_file(folder.directory, lambda: _facts(phase) | sampler.status()))
-        built = (loaded, registry, backend, model, here[0] if here else {})
-        started = (sampler.engine, sampler.runner, limits, folder, events)
-        yield Assembly(*built, *started, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
+        parts = (loaded, registry, backend, model, environments, sampler.engine, sampler.runner, limits, folder, events)
+        yield Assembly(*parts, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
 
 
 def _run_folder(
