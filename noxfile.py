@@ -38,7 +38,8 @@ IN_ORDER = "--no-loadscope-reorder"
 LONGEST = ("torch", "ray", "transformers", "mcp", "python", "sandbox-fusion")
 """Plugins with tests that take long: they run before the others, so that both processes end at about the same time."""
 PEERS = ("trl>=1.16", "tensorboard", "pyarrow", "ray>=2.40", "pillow", "av", "mcp-server-time", "mcp-server-git",
-         "bitsandbytes>=0.50", "mpmath", "playwright>=1.49", "pyte>=0.8.2", "nbclient>=0.10", "ipykernel>=6.29")  # fmt: skip
+         "bitsandbytes>=0.50", "mpmath", "playwright>=1.49", "pyte>=0.8.2", "nbclient>=0.10",
+         "ipykernel>=6.29")  # fmt: skip
 """What tests compare with, or talk to; playwright drives the machine's Chromium, where there is one."""
 HEAVY = ("torch", "transformers", "vllm", "ray", "toolrl[train]", "toolrl-plugin-torch", "toolrl-plugin-ray")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
