@@ -1,0 +1,1 @@
+"""`toolrl audit`: what is wrong in the rollouts of a run."""

@@ -1,0 +1,241 @@
+"""Rows of verl's and TRL's dumps: one flat record a rollout.
+
+verl: `trainer.rollout_data_dir` and `validation_data_dir`, `<step>.jsonl` as `RayPPOTrainer._dump_generations` writes it
+(verl/trainer/ppo/ray_trainer.py): `input`, `output`, `score`, `step`, since v0.5 `gts`, and a key for each extra of the
+reward function; the trainers of verl/trainer/ppo/v1 add `uid`. TRL: `completions/completions_<step>.parquet` as
+`GRPOTrainer.log` writes it with `log_completions`: `step`, `prompt`, `completion`, a column for each reward function,
+columns of `log_extra`, `advantage`. Neither holds tokens by itself; extras that do, under the names below, are checked too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from toolrl_plugin_audit import texts
+from toolrl_plugin_audit.row_checks import finite
+from toolrl_plugin_audit.rows import Call, Exchange, Row, Tokens
+
+NAMES = {
+    "prompt": ("input", "prompt", "prompts"),
+    "response": ("output", "completion", "response", "responses"),
+    "reward": ("score", "reward", "rewards", "total_reward"),
+    "step": ("step", "global_step", "global_steps", "training_step"),
+    "group": ("uid", "group_id", "group", "group_uid", "prompt_id", "example_id"),
+    "advantage": ("advantage", "advantages", "adv"),
+    "prompt_ids": ("prompt_ids", "prompt_token_ids", "input_ids", "prompts_ids"),
+    "response_ids": ("response_ids", "completion_ids", "response_token_ids", "completion_token_ids", "output_ids"),
+    "mask": ("response_mask", "loss_mask", "completion_mask", "tool_mask", "env_mask", "response_loss_mask", "mask"),
+    "advantages": ("advantages", "advantage", "token_advantages", "token_level_advantages"),
+    "logprobs": ("rollout_log_probs", "completion_logprobs", "response_logprobs", "rollout_logprobs", "logprobs"),
+    "versions": ("weight_versions", "token_versions", "policy_versions", "versions"),
+    "oldest": ("min_global_steps", "param_version_start", "policy_version", "param_version", "weight_version",
+               "model_version", "version", "rollout_version"),
+    "age": ("off_policy_steps", "staleness", "policy_lag"),
+    "tools": ("tools", "tool_schemas", "tool_defs", "oai_tools", "tools_kwargs"),
+    "ended": ("is_truncated", "truncated", "finish_reason", "stop_reason", "stop_condition", "status", "response_clipped"),
+    "exchanges": ("turns", "requests", "trajectory", "steps"),
+}  # fmt: skip
+"""Of a field, the keys under which versions and forks of the systems write it, the likeliest first."""
+
+CUT_WORDS = {"length", "truncated", "max_tokens", "max_turns", "max_length", "context_full", "timeout", "max_input_tokens",
+             "max_output_tokens", "max_total_tokens", "max_turns_reached", "prompt_too_long", "max_model_len",
+             "max_seq_len", "has_max_turns_reached", "timeout_reached", "max_total_completion_tokens_reached",
+             "compaction_failed", "overlong"}  # fmt: skip
+
+_NO_TOKENS = "{} keeps texts, no tokens; token ids, masks and advantages written as extras would be checked"
+LACKS_VERL = {
+    "continuation": _NO_TOKENS.format("verl's dump"),
+    "masks": _NO_TOKENS.format("verl's dump"),
+    "advantages": "verl's dump keeps scores and no advantages",
+    "versions": "verl's dump has the step, and not which weights sampled",
+    "tools": "no tools in the prompts: name them by --tools if there were any",
+    "rewards": "rows without a score, or of a validation",
+}
+LACKS_TRL = {
+    "continuation": _NO_TOKENS.format("TRL's file"),
+    "masks": _NO_TOKENS.format("TRL's file"),
+    "advantages": "no advantages, or no two rows with one prompt",
+    "versions": "TRL's file has the step, and not which weights sampled",
+    "tools": "TRL's file doesn't list tools: name them by --tools if there were any",
+    "rewards": "rows that no reward function scored",
+}
+
+
+def first(record: Mapping[str, Any], field: str) -> Any:
+    """A field's value under the first of its names; None where there is none."""
+    return next((record[name] for name in NAMES[field] if record.get(name) is not None), None)
+
+
+def numbers(value: Any) -> list[Any] | None:
+    """A list of numbers; None for anything else. A text that holds one is read."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
+        return list(value) if all(isinstance(it, int | float) for it in value) else None
+    return None
+
+
+def integer(value: Any) -> int | None:
+    """A whole number; None for anything else."""
+    number = None if isinstance(value, list | dict) else finite(value)
+    return int(number) if number is not None and number == number and abs(number) < 1e15 else None
+
+
+def cut(record: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """What cut a rollout off by its own word, and whether it says how it ended."""
+    known = False
+    for name in NAMES["ended"]:
+        value = record.get(name)
+        if value is None:
+            continue
+        known = True
+        words = value if isinstance(value, str) else None
+        if (words is None and value is not False and finite(value)) or (words or "").lower().rpartition(".")[2] in CUT_WORDS:
+            return f"{name} {value}", True
+    return None, known
+
+
+def tokens_of(record: Mapping[str, Any]) -> Tokens | None:
+    """The tokens of a record with their mask; None where it lacks either."""
+    response, mask = numbers(first(record, "response_ids")), _list(record, "mask")
+    if mask is None:
+        return None
+    prompt = numbers(first(record, "prompt_ids")) or []
+    if response is None:  # Masks and advantages can be held against each other without the ids.
+        response = [0] * len(mask)
+        prompt = []
+    if len(mask) == len(prompt) + len(response) != len(response):
+        ids, sampled_from = prompt + response, len(prompt)
+    else:
+        ids, sampled_from = response, 0
+    advantages, logprobs, versions = (_list(record, name) for name in ("advantages", "logprobs", "versions"))
+    if sampled_from:
+        advantages, logprobs = (_behind(sampled_from, it, len(ids)) for it in (advantages, logprobs))
+    if logprobs is not None and len(logprobs) != len(ids):
+        logprobs = None
+    return Tokens(ids, mask, advantages=advantages, logprobs=logprobs, versions=versions)
+
+
+def _list(record: Mapping[str, Any], field: str) -> list[Any] | None:
+    return next((it for it in (numbers(record.get(name)) for name in NAMES[field]) if it is not None), None)
+
+
+def _behind(start: int, values: list[Any] | None, length: int) -> list[Any] | None:
+    return [0.0] * start + values if values is not None and len(values) == length - start else values
+
+
+def exchanges_of(record: Mapping[str, Any]) -> list[Exchange] | None:
+    """The requests of a rollout that keeps the ids of each; None for others."""
+    steps = first(record, "exchanges")
+    found = []
+    for step in steps if isinstance(steps, list) else ():
+        held = step.get("tokens") or step if isinstance(step, Mapping) else {}
+        prompt, completion = (numbers(first(held, name)) for name in ("prompt_ids", "response_ids"))
+        if prompt is not None and completion is not None:
+            found.append(Exchange(prompt, completion))
+    return found or None
+
+
+def messages(value: Any) -> list[Mapping[str, Any]] | None:
+    """A conversation; None for a text."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list) and value and all(isinstance(it, Mapping) and "role" in it for it in value):
+        return value
+    return None
+
+
+def flat_row(record: Mapping[str, Any], place: str, *, trl: bool, offered: tuple[str, ...] | None, val: bool) -> Row:
+    """A record of verl's or TRL's as a row."""
+    prompt, response = first(record, "prompt"), first(record, "response")
+    row = Row(place, integer(first(record, "step")), compared=not val)
+    row.reward, row.rewards = _rewards(record) if trl else (finite(_scalar(first(record, "reward"))), {})
+    row.advantage = finite(_scalar(first(record, "advantage")))
+    group = first(record, "group")
+    # verl/trainer/ppo/v1: a key is <uid>_<session>_<index of the output>
+    named = re.sub(r"_\d+_\d+\Z", "", group) if isinstance(group, str) else group
+    row.group = str(named) if named is not None and not trl else hash(json.dumps(prompt, default=str))
+    spoken = messages(response)
+    row.calls, row.blocks = _calls(spoken, response)
+    end = texts.transcript_end(spoken) if spoken is not None else str(response or "")
+    row.ended, row.knows_end = cut(record)
+    trailing = next((call for call in row.calls if call.last and not call.answered), None)
+    row.ended = row.ended or texts.unclosed(end) or (f"it ends in a call without an answer, {trailing.text}" if trailing else None)
+    tokens = tokens_of(record)
+    row.tokens = None if tokens is None else [tokens]
+    row.exchanges = exchanges_of(record)
+    row.age = _age(record, row.step)
+    row.tools = offered or texts.tool_names(first(record, "tools")) or texts.tools_in_prompt(_text(prompt))
+    return row
+
+
+def _age(record: Mapping[str, Any], step: int | None) -> int | None:
+    age = integer(first(record, "age"))
+    oldest = integer(first(record, "oldest"))
+    if age is None and oldest is not None and step is not None:
+        # verl's global_steps counts from 1, and weights of step n − 1 sample step n (trainer_base._compute_metrics).
+        age = step - 1 - oldest if oldest != step else 0
+    return age
+
+
+def _scalar(value: Any) -> Any:
+    return None if isinstance(value, list | dict) or hasattr(value, "tolist") else value
+
+
+def _text(prompt: Any) -> str:
+    spoken = messages(prompt)
+    return str(prompt or "") if spoken is None else "\n".join(map(texts.content, spoken))
+
+
+def _calls(spoken: list[Mapping[str, Any]] | None, response: Any) -> tuple[list[Call], int]:
+    if spoken is None:
+        return texts.calls_in_text(str(response or ""))
+    calls, blocks = texts.calls_in_messages(spoken)
+    if not calls and not blocks and len(spoken) == 1:
+        return texts.calls_in_text(texts.content(spoken[0]))  # What nothing parsed, nothing answered either.
+    return calls, blocks
+
+
+_NOT_REWARDS = {name for field in ("step", "advantage", "oldest", "age", "ended", "group") for name in NAMES[field]} | {
+    "num_turns", "length", "completion_length", "prompt_length", "num_tool_calls", "tool_calls", "epoch", "index",
+}  # fmt: skip
+
+
+def _rewards(record: Mapping[str, Any]) -> tuple[float | None, dict[str, float | None]]:
+    """TRL's reward columns, which nothing marks but that they hold numbers; their sum, as weights aren't kept."""
+    parts: dict[str, float | None] = {}
+    for name, value in record.items():
+        number = None if isinstance(value, bool | str | list | dict) else finite(value)
+        if name not in _NOT_REWARDS and (value is None or number is not None):
+            # pandas writes None as nan: the function didn't score this row.
+            parts[name] = None if number is None or number != number else number
+    named = {name: value for name, value in parts.items() if re.search("reward|score", name, re.IGNORECASE)} or parts
+    known = [value for value in named.values() if value is not None]
+    return (sum(known) if known else None), parts
+
+
+def is_verl(record: Any) -> bool:
+    """Whether a JSON record is a row of verl's."""
+    return isinstance(record, dict) and isinstance(record.get("input"), str) and isinstance(record.get("output"), str)
+
+
+def is_trl(columns: Sequence[str]) -> bool:
+    """Whether a table's columns are those of TRL's completions."""
+    return "prompt" in columns and "completion" in columns
+
+
+def parquet_rows(path: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file, a batch in memory at a time."""
+    import pyarrow.parquet as parquet
+
+    with parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=256):
+            yield from batch.to_pylist()

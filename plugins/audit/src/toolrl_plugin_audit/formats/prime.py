@@ -1,0 +1,227 @@
+"""Rows of prime-rl's rollouts and of verifiers' results.
+
+prime-rl's orchestrator writes `rollouts/step_<n>/train_rollouts.jsonl`. Its rows are outputs of verifiers: up to version
+0.1 `RolloutOutput` (verifiers/types.py), whose `trajectory` has the token ids of each request, with `advantage` and other
+fields added by the orchestrator; then traces of verifiers.v1 (verifiers/v1/trace.py), graphs of messages that hold the
+tokens each of them adds (verifiers/v1/graph.py), with the fields of `Rollout.to_dict` (prime_rl/orchestrator/types.py) or
+a stamp `info.prime_rl`. `vf-eval` writes `results.jsonl` with the same rows. `rollouts.bin` and `rank_<n>.bin` are what the
+orchestrator sends to the trainer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from toolrl_plugin_audit import texts
+from toolrl_plugin_audit.formats.flat import cut, first, integer, numbers
+from toolrl_plugin_audit.row_checks import comparable, finite
+from toolrl_plugin_audit.rows import Call, Exchange, Row, Tokens, quote
+
+LACKS = {
+    "continuation": "rollouts without token ids, or of one request",
+    "masks": "rollouts without token ids",
+    "advantages": "rollouts without advantages, or alone in their group",
+    "versions": "rollouts without the policy's version",
+    "tools": "rollouts that list no tools: name them by --tools if there were any",
+    "rewards": "rollouts without a reward, of an evaluation, or with an error",
+    "truncation": "rollouts without a reward",
+}
+MAX_OFF_POLICY_STEPS = 8
+"""prime-rl's default of `max_off_policy_steps`."""
+_STEP = re.compile(r"step_(\d+)")
+
+
+def is_prime(record: Any) -> bool:
+    """Whether a JSON record is a rollout of prime-rl's or verifiers'."""
+    if not isinstance(record, dict):
+        return False
+    if isinstance(record.get("nodes"), list) and ("task" in record or "rewards" in record):
+        return True
+    legacy = "example_id" in record or "trajectory" in record or "is_completed" in record
+    return legacy and "prompt" in record and "completion" in record
+
+
+def prime_row(record: Mapping[str, Any], place: str, path: Path, offered: tuple[str, ...] | None) -> Row:
+    """A record as a row."""
+    stamp = (record.get("info") or {}) if isinstance(record.get("info"), Mapping) else {}
+    stamp = stamp.get("prime_rl") if isinstance(stamp.get("prime_rl"), Mapping) else {}
+    facts = {**(stamp or {}), **record}
+    step = _STEP.search(str(path))
+    row = Row(place, integer(facts.get("step")) if facts.get("step") is not None else (int(step[1]) if step else None))
+    failed = bool(record.get("error") or record.get("errors") or record.get("stop_condition") == "error")
+    evaluated = facts.get("kind") == "eval" or "eval" in path.name
+    row.compared = not failed and not evaluated
+    row.advantage = finite(facts.get("advantage")) if not isinstance(facts.get("advantage"), list | dict) else None
+    row.age = integer(first(facts, "age"))
+    version = integer(facts.get("policy_version"))
+    if row.age is None and version is not None and row.step is not None:
+        row.age = max(row.step - version, 0)  # Where steps count from 1 and versions from 0, one less.
+    row.ended, row.knows_end = cut(record)
+    row.knows_end = row.knows_end or failed
+    if isinstance(record.get("nodes"), list):
+        _read_trace(row, record, facts)
+    else:
+        _read_output(row, record)
+    row.tools = offered or row.tools
+    return row
+
+
+# A `RolloutOutput`.
+
+
+def _read_output(row: Row, record: Mapping[str, Any]) -> None:
+    row.reward = finite(record.get("reward"))
+    identifier = record.get("group_id", record.get("example_id"))
+    row.group = None if identifier is None else f"{record.get('env_name') or record.get('task')}/{identifier}"
+    info = record.get("info") if isinstance(record.get("info"), Mapping) else {}
+    row.tools = texts.tool_names(first(record, "tools")) or texts.tool_names((info or {}).get("oai_tools"))
+    completion = record.get("completion")
+    spoken = completion if isinstance(completion, list) else []
+    row.calls, _ = texts.calls_in_messages(spoken) if spoken else texts.calls_in_text(str(completion or ""))
+    row.ended = row.ended or _by_requests(record)
+    steps = [it for it in record.get("trajectory") or () if isinstance(it, Mapping) and isinstance(it.get("tokens"), Mapping)]
+    if steps:
+        row.exchanges = list(map(_exchange, steps))
+        several = len(steps) > 1
+        row.tokens = [_tokens(it, f"request {number + 1}" if several else "") for number, it in enumerate(steps)]
+        row.advantage = row.advantage if row.advantage is not None else _one_advantage(steps)
+
+
+def _by_requests(record: Mapping[str, Any]) -> str | None:
+    for number, it in enumerate(record.get("trajectory") or ()):
+        if isinstance(it, Mapping) and it.get("is_truncated"):
+            return f"request {number + 1} is_truncated"
+    return None
+
+
+def _one_advantage(steps: list[Mapping[str, Any]]) -> float | None:
+    values = {it.get("advantage") for it in steps if isinstance(it.get("advantage"), int | float)}
+    return float(values.pop()) if len(values) == 1 else None
+
+
+def _exchange(step: Mapping[str, Any]) -> Exchange:
+    held = step["tokens"]
+    before = after = None
+    if isinstance(step.get("prompt"), list) and isinstance(step.get("completion"), list):
+        before = list(map(comparable, step["prompt"]))
+        after = [*before, *map(comparable, step["completion"])]
+    ids = (numbers(held.get("prompt_ids")) or [], numbers(held.get("completion_ids")) or [])
+    return Exchange(*ids, before, after, step.get("trajectory_id"))
+
+
+def _tokens(step: Mapping[str, Any], name: str) -> Tokens:
+    held = step["tokens"]
+    prompt, completion = numbers(held.get("prompt_ids")) or [], numbers(held.get("completion_ids")) or []
+    masks = [held.get("prompt_mask") or [0] * len(prompt), held.get("completion_mask") or [1] * len(completion)]
+    advantages = numbers(step.get("advantages") or held.get("advantages"))
+    if advantages is not None and len(advantages) == len(completion):
+        advantages = [0.0] * len(prompt) + advantages
+    sampled = [False] * len(prompt) + [True] * len(completion)
+    return Tokens(prompt + completion, [*masks[0], *masks[1]], sampled, advantages=advantages, name=name)
+
+
+# A trace of verifiers.v1.
+
+
+def _read_trace(row: Row, record: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    nodes = [it for it in record["nodes"] if isinstance(it, Mapping)]
+    row.reward = _trace_reward(record)
+    task = record.get("task") if isinstance(record.get("task"), Mapping) else {}
+    held = (task or {}).get("data") if isinstance((task or {}).get("data"), Mapping) else task
+    group = facts.get("group_id") or (task or {}).get("key") or (task or {}).get("hash") or (held or {}).get("idx")
+    row.group = None if group is None else f"{facts.get('env_name') or ''}/{group}"
+    row.tools = texts.tool_names(record.get("tools"))
+    row.ended = row.ended or _by_calls(record, nodes)
+    row.knows_end = row.knows_end or "calls" in record
+    paths = _paths(nodes)
+    row.calls = _calls_of(nodes, paths)
+    if any(it.get("token_ids") for it in nodes):
+        row.tokens = [_node_tokens(it, number) for number, it in enumerate(nodes) if it.get("token_ids") or it.get("mask")]
+        row.drifts = _restated(nodes)
+
+
+def _trace_reward(record: Mapping[str, Any]) -> float | None:
+    parts = record.get("rewards")
+    if record.get("reward") is not None or not isinstance(parts, Mapping) or not parts:
+        return finite(record.get("reward"))
+    values = [
+        (finite(it.get("score")) or 0.0) * (1.0 if it.get("weight") is None else float(it["weight"]))
+        if isinstance(it, Mapping)
+        else finite(it)
+        for it in parts.values()
+        if it is not None
+    ]
+    return sum(value for value in values if value is not None) if values else None
+
+
+def _by_calls(record: Mapping[str, Any], nodes: list[Mapping[str, Any]]) -> str | None:
+    calls = [it for it in record.get("calls") or () if isinstance(it, Mapping) and not it.get("error")]
+    reasons = [it.get("finish_reason") for it in calls] or [it.get("finish_reason") for it in nodes if it.get("sampled")]
+    return "finish_reason length" if reasons and reasons[-1] == "length" else None
+
+
+def _paths(nodes: list[Mapping[str, Any]]) -> list[list[int]]:
+    """The nodes from a root to each leaf."""
+    parents = {it.get("parent") for it in nodes}
+    found = []
+    for leaf in (number for number in range(len(nodes)) if number not in parents):
+        path, at = [], leaf
+        while isinstance(at, int) and 0 <= at < len(nodes) and at not in path:
+            path.append(at)
+            at = nodes[at].get("parent")  # type: ignore[assignment]
+        found.append(path[::-1])
+    return found
+
+
+def _calls_of(nodes: list[Mapping[str, Any]], paths: list[list[int]]) -> list[Call]:
+    """Calls of sampled messages, each once; answered where any branch answers it."""
+    calls: dict[tuple[int, int], Call] = {}
+    for path in paths:
+        for place, number in enumerate(path):
+            node = nodes[number]
+            if not node.get("sampled"):
+                continue
+            told = [nodes[it].get("message") or {} for it in path[place:]]
+            count = len(node.get("message", {}).get("tool_calls") or ())
+            for index, call in enumerate(texts.calls_in_messages(told)[0][:count]):
+                kept = calls.setdefault((number, index), call)
+                kept.answered |= call.answered
+                kept.last |= call.last
+    return list(calls.values())
+
+
+def _node_tokens(node: Mapping[str, Any], number: int) -> Tokens:
+    ids, mask = numbers(node.get("token_ids")) or [], list(node.get("mask") or ())
+    message = node.get("message") or {}
+    name = f"node {number} ({message.get('role')}: {quote(texts.content(message)[:60])})"
+    # An assistant's node begins with the prompt's scaffold, so only of other nodes it is sure that nothing was sampled.
+    sampled = None if node.get("sampled") else [False] * len(ids)
+    values = numbers(node.get("advantages"))
+    if values is not None and len(values) == sum(map(bool, mask)) != len(ids):
+        given = iter(values)
+        values = [next(given) if bit else 0.0 for bit in mask]
+    return Tokens(ids, mask, sampled, advantages=values, name=name)
+
+
+def _restated(nodes: list[Mapping[str, Any]]) -> list[str]:
+    """Messages of a prompt that say what a sampled one said, as other tokens: the graph branched needlessly."""
+    found = []
+    sampled = [it for it in nodes if it.get("sampled")]
+    for number, node in enumerate(nodes):
+        message = node.get("message") or {}
+        if node.get("sampled") or message.get("role") != "assistant":
+            continue
+        for other in sampled:
+            if other.get("parent") == node.get("parent") and _said(other["message"]) == _said(message):
+                found.append(f"node {number} restates a sampled message as a prompt's: {quote(texts.content(message))}")
+                break
+    return found
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """A message without what a template or a parser changes: white space, reasoning, the form of arguments."""
+    made = texts.calls_in_messages([message])[0]
+    return re.sub(r"\s+|\\", "", texts.content(message) + "".join(call.text for call in made))

@@ -1,0 +1,176 @@
+"""Rows of a run folder of toolrl's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from toolrl.errors import DataError
+from toolrl.runs.folder import RunFolder
+from toolrl.runs.records import StoredEpisode
+from toolrl.types import CallError, Episode, Trajectory, common_beginning
+from toolrl_plugin_audit.rows import Call, Row, Tokens, quote
+
+LACKS = {
+    "continuation": "rollouts without tokens, of an engine behind an API",
+    "masks": "rollouts without tokens, of an engine behind an API",
+    "advantages": "a run folder holds rewards and where they are credited, and no advantages: they are made anew in training",
+    "versions": "only training rollouts with tokens have an age",
+    "rewards": "only training rollouts that didn't fail are compared in groups",
+    "tools": "environments without tools",
+}
+CUTS = ("max_turns", "max_tokens", "context_full", "timeout")
+_BROKEN = re.compile("\ufffd+")
+
+
+class ToolrlRun:
+    """A run, or its folder of episodes."""
+
+    name = "a run of toolrl's"
+    lacks = LACKS
+    exact = False
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._pieces: dict[int, str] = {}
+        rollout = folder.config.get("rollout")
+        staleness = rollout.get("max_staleness") if isinstance(rollout, dict) else 0
+        self.max_staleness: int | None = int(staleness or 0)
+        environments = folder.config.get("environments")
+        self._tools = {
+            name: ("",)
+            for name, it in (environments if isinstance(environments, dict) else {}).items()
+            if isinstance(it, dict) and it.get("tools")
+        }
+        self._trains = False
+
+    def files(self) -> Iterator[Iterator[Row]]:
+        """The rows of each file."""
+        self._pieces = self._folder.tokens()
+        files = self._folder.episode_store.files()
+        if not files:
+            raise DataError(
+                "this run has no episodes", where=str(self._folder.directory / "episodes"),
+                hint="Set run.save_episodes: true, or wait until the first step has ended.",
+            )  # fmt: skip
+        self._trains = any(file.kind == "train" for file in files)
+        for file in files:
+            yield (self._row(stored, file.path) for stored in file.episodes())
+
+    def _row(self, stored: StoredEpisode, path: Path) -> Row:
+        episode = stored.episode
+        train = stored.kind == "train" or (stored.kind is None and not self._trains)
+        scored = train and episode.failure is None and bool(episode.rewards)
+        with_tokens = [it for it in episode.trajectories if it.ids]
+        sampled = [it for it in with_tokens if it.trained and 1 in it.loss_mask]
+        row = Row(f"{path.name}, episode {episode.id}", stored.step, episode.group, compared=scored)
+        row.reward = episode.reward if episode.rewards else None
+        row.ended = episode.stop_reason if episode.stop_reason in CUTS else None
+        row.knows_end = True
+        row.misplaced = _misplaced(episode) if episode.rewards else None
+        row.calls = list(_calls(episode))
+        task_tools = episode.task.tools
+        row.tools = self._tools.get(episode.environment) if task_tools is None else task_tools
+        if with_tokens:
+            row.tokens = [self._tokens(it, number, episode) for number, it in enumerate(episode.trajectories) if it.ids]
+            row.drifts = [*self._other_text(episode), *self._other_tokens(episode)]
+        if train and sampled and stored.step is not None:
+            versions = [version for it in sampled for version in it.weight_versions if version >= 0]
+            newest = stored.step - 1 - max(versions, default=stored.step - 1)
+            row.age = newest if newest < 0 else stored.step - 1 - min(versions, default=stored.step - 1)
+        return row
+
+    def _tokens(self, it: Trajectory, number: int, episode: Episode) -> Tokens:
+        sampled = [False] * len(it.ids)
+        for turn in it.turns:
+            for segment in turn.segments:
+                if segment.origin == "model":
+                    start, end = segment.tokens
+                    sampled[start:end] = [True] * len(sampled[start:end])
+        named = f"trajectory {number} ({it.role})" if len(episode.trajectories) > 1 else ""
+        return Tokens(
+            it.ids, it.loss_mask, sampled, exact=True, versions=it.weight_versions, name=named, decode=self._decoder(it.ids)
+        )
+
+    def _decoder(self, ids: tuple[int, ...]) -> Callable[[int, int], str] | None:
+        if not self._pieces:
+            return None
+        return lambda start, end: "".join(self._pieces.get(token, f"<{token}>") for token in ids[start:end])
+
+    def _text(self, ids: tuple[int, ...]) -> str | None:
+        if any(token not in self._pieces for token in ids):
+            return None
+        return "".join(self._pieces[token] for token in ids)
+
+    def _other_text(self, episode: Episode) -> Iterator[str]:
+        """Turns whose tokens don't spell the text that the model was read to have written."""
+        for number, it in enumerate(episode.trajectories):
+            for turn in it.turns if it.ids else ():
+                for segment in turn.segments:
+                    start, end = segment.tokens
+                    text = self._text(it.ids[start:end]) if segment.origin == "model" else None
+                    # A character that tokens share has no text in either of them.
+                    if text is None or "\ufffd" in text or "\ufffd" in segment.text or text.startswith(segment.text):
+                        continue
+                    at = common_beginning(text, segment.text)
+                    yield (
+                        f"trajectory {number}, turn {turn.index}: the model wrote {quote(segment.text[max(at - 20, 0) :])}, "
+                        f"the tokens {start} to {end - 1} say {quote(text[max(at - 20, 0) :])}"
+                    )
+
+    def _other_tokens(self, episode: Episode) -> Iterator[str]:
+        """Later trajectories that restate sampled text in other tokens: a needless break, trained apart from its history."""
+        for number, later in enumerate(episode.trajectories):
+            for place, earlier in enumerate(episode.trajectories[:number]):
+                if not earlier.turns or not later.ids or earlier.role != later.role:
+                    continue
+                given = min(len(earlier.ids), later.prompt_length)
+                at = common_beginning(earlier.ids, later.ids, given)
+                if at >= given or not earlier.loss_mask[at]:
+                    continue
+                segments = (segment for turn in earlier.turns for segment in turn.segments)
+                end = next((it.tokens[1] for it in segments if it.tokens[0] <= at < it.tokens[1]), at + 1)
+                was = self._text(earlier.ids[at:end])
+                now = self._text(later.ids[at : later.prompt_length])
+                if was and now and now.startswith(was):
+                    yield (
+                        f"trajectory {number} restates turn text of trajectory {place} in other tokens: at {at}, "
+                        f"{list(earlier.ids[at : at + 6])} became {list(later.ids[at : at + 6])}: {quote(was)}"
+                    )
+                    break
+
+
+def _misplaced(episode: Episode) -> list[str]:
+    turns = {turn.index for turn in episode.turns}
+    roles = {it.role for it in episode.trajectories}
+    return [
+        f"{entry.source} gives {entry.value:g} to "
+        + (f"turn {entry.turn} of {len(turns)}" if entry.turn is not None and entry.turn not in turns else f"role {entry.role!r}")
+        for entry in episode.rewards
+        if turns
+        and ((entry.turn is not None and entry.turn not in turns) or (entry.role is not None and entry.role not in roles))
+    ]
+
+
+def _calls(episode: Episode) -> Iterator[Call]:
+    """Calls that were read. One that couldn't be is answered too, but by agents with a loop of their own not as a call."""
+    for it in episode.trajectories:
+        answered = {message.tool_call_id for message in it.messages if message.role == "tool"}
+        for turn in it.turns:
+            # What ends an episode, or is asked for a summary, leaves the calls of a trajectory's last turn behind.
+            ended = turn is it.turns[-1]
+            for place, item in enumerate(turn.items):
+                known = place < len(turn.calls) or (bool(item.id) and item.id in answered)
+                yield Call(item.name, item.raw or str(item.name), known or ended or isinstance(item, CallError))
+
+
+def open_run(path: Path) -> ToolrlRun:
+    """The run of a folder. Raises DataError."""
+    return ToolrlRun(RunFolder.open(path))
+
+
+def describe_record(record: Any) -> bool:
+    """Whether a JSON record is an episode of toolrl's."""
+    return isinstance(record, dict) and "stop_reason" in record and ("trajectories" in record or "loss_mask" in record)

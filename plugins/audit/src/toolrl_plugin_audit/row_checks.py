@@ -1,0 +1,236 @@
+"""Checks that look at one rollout at a time.
+
+Each gives None where the rollout doesn't hold what it needs, else `(problem, example)` pairs, none for a clean one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from toolrl.types import common_beginning
+from toolrl_plugin_audit.rows import Exchange, Row, Tokens, quote
+
+Found = Iterator[tuple[str, str]]
+
+DRIFT = "a later prompt holds other tokens than those that were sampled"
+MASK_OTHERS = "the mask trains tokens that the model didn't sample"
+MASK_HOLES = "the mask leaves out sampled tokens"
+MASK_LENGTH = "tokens and mask differ in length"
+MASK_TOOLS = "the mask trains the text of tools"
+ADVANTAGE_OFF = "advantages stand on tokens that aren't trained"
+ADVANTAGE_LENGTH = "advantages and tokens differ in length"
+ADVANTAGE_MISSING = "trained tokens have no advantage, though others of the rollout have one"
+CREDIT = "a reward is credited to a turn or role that the rollout doesn't have"
+STALE = "rollouts are older than allowed"
+FUTURE = "weights sampled that were newer than those that the step began with"
+BACKWARDS = "the version of the weights falls within a rollout"
+VERSION_OFF = "versions stand on tokens that weren't sampled, or are missing on sampled ones"
+TRUNCATED = "truncated rollouts were rewarded"
+UNANSWERED = "tool calls never got an answer"
+
+
+def continuation(row: Row) -> Found | None:
+    """Whether each prompt continues what was sampled before it, token for token."""
+    if row.exchanges is None and row.drifts is None:
+        return None
+    return _drifts(row)
+
+
+def _drifts(row: Row) -> Found:
+    yield from ((DRIFT, example) for example in row.drifts or ())
+    exchanges = row.exchanges or []
+    for number, later in enumerate(exchanges):
+        earlier = _predecessor(exchanges[:number], later)
+        if earlier is None:
+            continue
+        sequence = [*earlier.prompt, *earlier.completion]
+        at = common_beginning(sequence, list(later.prompt), min(len(sequence), len(later.prompt)))
+        if at < len(sequence):
+            yield DRIFT, (
+                f"request {number + 1} of the rollout: at token {at} of its prompt the sampled tokens "
+                f"{sequence[at : at + 8]} became {list(later.prompt[at : at + 8])}"
+            )
+
+
+def _predecessor(earlier: list[Exchange], later: Exchange) -> Exchange | None:
+    """The last request whose conversation this one goes on with; None where it begins anew or rewrites history."""
+    for one in reversed(earlier):
+        if one.thread != later.thread:
+            continue
+        if one.after is not None and later.before is not None:
+            if list(later.before[: len(one.after)]) == list(one.after):
+                return one
+        # Without messages: where what was given is the same up to the sample, only the sample can differ.
+        elif list(later.prompt[: len(one.prompt)]) == list(one.prompt) and len(later.prompt) > len(one.prompt):
+            return one
+    return None
+
+
+def masks(row: Row) -> Found | None:
+    """Whether exactly what the model sampled is trained."""
+    return None if row.tokens is None else _masks(row, row.tokens)
+
+
+def _masks(row: Row, sequences: list[Tokens]) -> Found:
+    for it in sequences:
+        if len(it.mask) != len(it.ids):
+            yield MASK_LENGTH, f"{_of(it)}{len(it.ids)} tokens, a mask of {len(it.mask)}"
+            continue
+        if it.sampled is None:
+            runs = _gaps(it.mask)
+            if row.blocks and runs < row.blocks:
+                yield MASK_TOOLS, (
+                    f"{_of(it)}tools wrote {row.blocks} stretch{'es' if row.blocks > 1 else ''} of the response, "
+                    f"the mask leaves out {runs}"
+                )
+            continue
+        for problem, wrong in (
+            (MASK_OTHERS, [bool(m) and not s for m, s in zip(it.mask, it.sampled, strict=True)]),
+            (MASK_HOLES, [it.exact and s and not m for m, s in zip(it.mask, it.sampled, strict=True)]),
+        ):
+            if True in wrong:
+                start, end = first_run(wrong)
+                yield problem, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
+
+
+def _gaps(mask: object) -> int:
+    """Stretches that are left out between the first and the last trained token, and behind it."""
+    flags = [bool(it) for it in mask]  # type: ignore[attr-defined]
+    if True not in flags:
+        return len(flags)
+    runs = [bit for bit, _ in groupby(flags[flags.index(True) :])]
+    return runs.count(False)
+
+
+def first_run(flags: list[bool]) -> tuple[int, int]:
+    """The first stretch of true values, as [start, end)."""
+    start = flags.index(True)
+    end = start
+    while end < len(flags) and flags[end]:
+        end += 1
+    return start, end
+
+
+def _of(it: Tokens) -> str:
+    return f"{it.name}: " if it.name else ""
+
+
+def token_advantages(row: Row) -> Found | None:
+    """Whether advantages stand on the trained tokens and nowhere else."""
+    known = [it for it in row.tokens or () if it.advantages is not None]
+    if not known and row.misplaced is None:
+        return None
+    return _token_advantages(row, known)
+
+
+def _token_advantages(row: Row, known: list[Tokens]) -> Found:
+    yield from ((CREDIT, example) for example in row.misplaced or ())
+    for it in known:
+        values = it.advantages or ()
+        if len(values) != len(it.ids):
+            yield ADVANTAGE_LENGTH, f"{_of(it)}{len(it.ids)} tokens, {len(values)} advantages"
+            continue
+        if len(it.mask) != len(it.ids):
+            continue  # `masks` says so.
+        off = [bool(value) and not bit for value, bit in zip(values, it.mask, strict=True)]
+        if True in off:
+            start, end = first_run(off)
+            yield ADVANTAGE_OFF, f"{_of(it)}tokens {start} to {end - 1} have {values[start]:g}: {it.excerpt(start, end)}"
+        trained = [value for value, bit in zip(values, it.mask, strict=True) if bit]
+        if True in off and not all(trained) and any(trained):
+            holes = [bool(bit) and not value for value, bit in zip(values, it.mask, strict=True)]
+            start, end = first_run(holes)
+            yield ADVANTAGE_MISSING, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
+
+
+def versions(max_staleness: int | None) -> Callable[[Row], Found | None]:
+    """The check of the weights' versions, with the oldest age that is allowed; None where it isn't known."""
+
+    def check(row: Row) -> Found | None:
+        known = [it for it in row.tokens or () if it.versions is not None]
+        return None if row.age is None and not known else _versions(row, known, max_staleness)
+
+    return check
+
+
+def _versions(row: Row, known: list[Tokens], max_staleness: int | None) -> Found:
+    if row.age is not None and max_staleness is not None and row.age > max_staleness:
+        yield STALE, f"sampled {row.age} versions before its step{_step(row)}; {max_staleness} are allowed"
+    if row.age is not None and row.age < 0:
+        yield FUTURE, f"sampled by weights {-row.age} versions newer than its step{_step(row)} began with"
+    for it in known:
+        numbers = list(it.versions or ())
+        if it.sampled is not None and len(numbers) == len(it.ids):
+            wrong = [(number >= 0) != bool(s) for number, s in zip(numbers, it.sampled, strict=True)]
+            if True in wrong:
+                start, end = first_run(wrong)
+                yield VERSION_OFF, f"{_of(it)}tokens {start} to {end - 1}: version {numbers[start]}"
+        given = [number for number in numbers if number >= 0]
+        for before, after in zip(given, given[1:], strict=False):
+            if after < before:
+                yield BACKWARDS, f"{_of(it)}from version {before} to {after}"
+                break
+
+
+def _step(row: Row) -> str:
+    return "" if row.step is None else f" {row.step}"
+
+
+def truncation(row: Row) -> Found | None:
+    """Whether a rollout that was cut off got a reward."""
+    if row.reward is None:
+        return None
+    return _truncation(row, row.reward)
+
+
+def _truncation(row: Row, reward: float) -> Found:
+    if row.ended is not None and reward > 0:
+        yield TRUNCATED, f"{row.ended}, reward {reward:g}"
+
+
+def answers(row: Row) -> Found | None:
+    """Whether each tool call got an answer."""
+    return None if row.calls is None else _answers(row)
+
+
+def _answers(row: Row) -> Found:
+    for call in row.calls or ():
+        # What cut a rollout off explains why its last calls have none.
+        if not call.answered and not (call.last and row.knows_end):
+            where = "the rollout ends with it" if call.last else "the model went on without one"
+            yield UNANSWERED, f"{call.name or 'a call'}, {where}: {quote(call.text)}"
+
+
+def finite(value: object) -> float | None:
+    """A number as a float; None for what isn't one. What isn't finite stays."""
+    if isinstance(value, bool) or value is None:
+        return None if value is None else float(value)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def is_number(value: float | None) -> bool:
+    """Whether a reward can be compared."""
+    return value is not None and math.isfinite(value)
+
+
+def comparable(message: object) -> object:
+    """A message as it is compared: role, text and calls."""
+    if not isinstance(message, dict):
+        return message
+    calls = message.get("tool_calls") or []
+    return (message.get("role"), _plain(message.get("content") or ""), _plain(calls))
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

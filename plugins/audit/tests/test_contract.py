@@ -1,0 +1,9 @@
+"""The command `audit` keeps the contracts of a plugin."""
+
+from __future__ import annotations
+
+from toolrl_testing import PluginContract
+
+
+class TestContract(PluginContract):
+    plugin = "audit"
