@@ -62,6 +62,8 @@ class CheckResult:
     rows: int = 0
     not_run: str | None = None
     """Why it didn't run, or not on all rows."""
+    skipped: bool = False
+    """Whether --skip left it out."""
 
 
 @dataclass
@@ -146,7 +148,7 @@ class Audit:
             "tools": self._tools.rows,
             "advantages": max(self._counts["advantages"], self._rewards.scored),
         }
-        checks = {name: CheckResult(count, self._reason(name, count)) for name, count in counts.items()}
+        checks = {name: CheckResult(count, self._reason(name, count), name in self._skip) for name, count in counts.items()}
         constant, total = self._rewards.constant_groups
         said = [f"{constant} of {total} groups have one reward for all their rollouts."] if constant else []
         order = list(CHECKS)

@@ -76,10 +76,12 @@ def as_text(report: Report) -> str:
     wrong = {finding.check for finding in report.findings}
     rows = []
     for name, result in report.checks.items():
-        mark = "skipped" if not result.rows else "FOUND" if name in wrong else "ok"
-        mark = "skipped" if result.not_run == "left out by --skip" else mark
-        on = f"{result.rows} of {report.rows}" if result.rows else ""
-        rows.append((name, mark, on, CHECKS[name] if result.not_run is None else f"{CHECKS[name]}. Not on: {result.not_run}"))
+        mark = "FOUND" if name in wrong else "ok" if result.rows and not result.skipped else "-"
+        said_of = f"{result.rows} of {report.rows}" if mark != "-" else ""
+        remark = CHECKS[name] if mark != "-" else f"Not checked: {result.not_run}"
+        if mark != "-" and result.not_run:
+            remark += f" (the rest: {result.not_run})"
+        rows.append((name, mark, said_of, remark))
     lines = [said, "", table(rows, header=("CHECK", "RESULT", "ROLLOUTS", ""))]
     for finding in report.findings:
         lines += ["", f"{finding.check}: {finding.problem} ({finding.count}×)"]

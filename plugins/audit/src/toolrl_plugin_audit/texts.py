@@ -24,6 +24,9 @@ _CLOSED = (("<think>", "</think>"), ("<tool_call>", "</tool_call>"), ("<search>"
 _TOOLS = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 _FUNCTION = re.compile(r'"type"\s*:\s*"function".*?"name"\s*:\s*"([^"]+)"', re.DOTALL)
+_MENTIONED = re.compile(
+    r"\b(?:use|using|call|calling|access to|available|following|provided|with)\b[^.\n]{0,40}\b(?:tools?|functions?)\b", re.IGNORECASE
+)
 _ANSWERS = ("tool", "function", "ipython", "environment")
 
 
@@ -68,10 +71,10 @@ def unclosed(text: str) -> str | None:
 
 
 def tools_in_prompt(text: str) -> tuple[str, ...] | None:
-    """The tools that a prompt lists; None where it lists none."""
+    """The tools that a prompt lists, without names where it only speaks of tools; None where it doesn't."""
     match = _TOOLS.search(text)
     if match is None or not match[1].strip():
-        return None
+        return ("",) if _MENTIONED.search(text) else None
     names = _FUNCTION.findall(match[1]) or [
         str(it["name"]) for it in map(_json, match[1].strip().splitlines()) if isinstance(it, dict) and "name" in it
     ]

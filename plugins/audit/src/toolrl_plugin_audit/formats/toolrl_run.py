@@ -18,7 +18,7 @@ LACKS = {
     "masks": "rollouts without tokens, of an engine behind an API",
     "advantages": "a run folder holds rewards and where they are credited, and no advantages: they are made anew in training",
     "versions": "only training rollouts with tokens have an age",
-    "rewards": "only training rollouts that didn't fail are compared in groups",
+    "rewards": "only training rollouts that didn't fail are compared in groups, without teachers",
     "tools": "environments without tools",
 }
 CUTS = ("max_turns", "max_tokens", "context_full", "timeout")
@@ -38,12 +38,12 @@ class ToolrlRun:
         rollout = folder.config.get("rollout")
         staleness = rollout.get("max_staleness") if isinstance(rollout, dict) else 0
         self.max_staleness: int | None = int(staleness or 0)
-        environments = folder.config.get("environments")
-        self._tools = {
-            name: ("",)
-            for name, it in (environments if isinstance(environments, dict) else {}).items()
-            if isinstance(it, dict) and it.get("tools")
-        }
+        held = folder.config.get("environments")
+        environments = {name: it for name, it in (held if isinstance(held, dict) else {}).items() if isinstance(it, dict)}
+        self._tools = {name: ("",) for name, it in environments.items() if it.get("tools")}
+        self._agents = {name for name, it in environments.items() if it.get("harness")}
+        algorithm = folder.config.get("algorithm")
+        self._distils = isinstance(algorithm, dict) and bool(algorithm.get("distillation"))
         self._trains = False
 
     def files(self) -> Iterator[Iterator[Row]]:
@@ -53,7 +53,7 @@ class ToolrlRun:
         if not files:
             raise DataError(
                 "this run has no episodes", where=str(self._folder.directory / "episodes"),
-                hint="Set run.save_episodes: true, or wait until the first step has ended.",
+                hint="Fine-tuning without an evaluation plays none; else set run.save_episodes: true, or wait for the first step.",
             )  # fmt: skip
         self._trains = any(file.kind == "train" for file in files)
         for file in files:
@@ -62,7 +62,8 @@ class ToolrlRun:
     def _row(self, stored: StoredEpisode, path: Path) -> Row:
         episode = stored.episode
         train = stored.kind == "train" or (stored.kind is None and not self._trains)
-        scored = train and episode.failure is None and bool(episode.rewards)
+        # With teachers, rewards needn't vary: the teachers' log-probabilities teach.
+        scored = train and episode.failure is None and bool(episode.rewards) and not self._distils
         with_tokens = [it for it in episode.trajectories if it.ids]
         sampled = [it for it in with_tokens if it.trained and 1 in it.loss_mask]
         row = Row(f"{path.name}, episode {episode.id}", stored.step, episode.group, compared=scored)
@@ -70,7 +71,7 @@ class ToolrlRun:
         row.ended = episode.stop_reason if episode.stop_reason in CUTS else None
         row.knows_end = True
         row.misplaced = _misplaced(episode) if episode.rewards else None
-        row.calls = list(_calls(episode))
+        row.calls = list(_calls(episode, own_loop=episode.environment in self._agents))
         task_tools = episode.task.tools
         row.tools = self._tools.get(episode.environment) if task_tools is None else task_tools
         if with_tokens:
@@ -154,16 +155,16 @@ def _misplaced(episode: Episode) -> list[str]:
     ]
 
 
-def _calls(episode: Episode) -> Iterator[Call]:
-    """Calls that were read. One that couldn't be is answered too, but by agents with a loop of their own not as a call."""
+def _calls(episode: Episode, *, own_loop: bool) -> Iterator[Call]:
+    """The calls. Those of an agent with a loop of its own are answered by its messages, or not taken as calls at all."""
     for it in episode.trajectories:
         answered = {message.tool_call_id for message in it.messages if message.role == "tool"}
         for turn in it.turns:
             # What ends an episode, or is asked for a summary, leaves the calls of a trajectory's last turn behind.
             ended = turn is it.turns[-1]
             for place, item in enumerate(turn.items):
-                known = place < len(turn.calls) or (bool(item.id) and item.id in answered)
-                yield Call(item.name, item.raw or str(item.name), known or ended or isinstance(item, CallError))
+                known = place < len(turn.calls) or (own_loop and (item.id in answered or isinstance(item, CallError)))
+                yield Call(item.name, item.raw or str(item.name), known or ended)
 
 
 def open_run(path: Path) -> ToolrlRun:
