@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +20,13 @@ def system(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """`write(system, change)`: a dump of two steps, four groups of four rollouts each; `change` may edit the records."""
+    """`write(system, change)`: a dump of two steps, four groups of four rollouts each; `change` edits the records."""
+
+    made: list[Path] = []
 
     def make(name: str, change: Callable[[list[dict[str, Any]]], Any] = lambda records: None, **settings: Any) -> Path:
-        folder = tmp_path / name
+        folder = tmp_path / str(len(made)) / name
+        made.append(folder)
         dumps[f"write_{name}"](folder, change, **settings)
         return folder
 
@@ -35,4 +37,4 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 def faults() -> dict[str, dict[str, Callable[[list[dict[str, Any]]], Any]]]:
     """By check, the functions that break a format's records."""
     found: dict[str, Any] = dumps["FAULTS"]
-    return json.loads("{}") or found
+    return found

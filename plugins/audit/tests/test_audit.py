@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,173 @@ from toolrl_plugin_audit.command import audit
 Write = Callable[..., Path]
 
 
+def found(path: Path, **settings: Any) -> list[str]:
+    return [finding.check for finding in audit(path, **settings).findings]
+
+
 def test_a_clean_dump_has_no_finding(system: str, write: Write) -> None:
     report = audit(write(system))
     assert (report.rows, report.findings) == (32, [])
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_fault_is_found(check: str, system: str, write: Write, faults: Any) -> None:
+def test_a_fault_is_found_and_nothing_else(check: str, system: str, write: Write, faults: Any) -> None:
     report = audit(write(system, faults[check][system]))
-    assert check in [finding.check for finding in report.findings], report
-    for finding in report.findings:
-        assert finding.advice and finding.examples[0]["place"] and finding.examples[0]["text"]
+    assert {finding.check for finding in report.findings} == {check}, report
+    example = report.findings[0].examples[0]
+    assert any(word in example["place"] for word in ("episode", ".jsonl:", ", row "))
+    assert example["text"]
+
+
+@pytest.mark.parametrize("version", ["0.3", "v1"])
+def test_older_and_newer_dumps_of_verl(write: Write, version: str, faults: Any) -> None:
+    assert audit(write("verl", version=version)).findings == []
+    assert found(write("verl", faults["rewards"]["verl"], version=version)) == ["rewards"]
+
+
+def test_batches_for_the_trainer_of_prime_rl(tmp_path: Path) -> None:
+    """`rollouts.bin`: `TrainingBatch`, array_like, of prime_rl/transport/types.py; its first fields by version."""
+    import msgpack
+
+    split = [[1, 2], [False, False], [3, 4], [True, True], [-0.5, -0.5], [1.0, 1.0], "env", None, 0.5]
+    whole = [
+        [1, 2, 3],
+        [False, True, True],
+        [0.0, -0.5, -0.5],
+        [1.0] * 3,
+        "env",
+        [["rl", [0.0, 0.5, 0.5], [False, True, True]]],
+    ]
+    wrong = [*whole[:5], [["rl", [0.5, 0.5, 0.0], [True, True, False]]]]
+    path = tmp_path / "rollouts" / "step_3" / "rollouts.bin"
+    path.parent.mkdir(parents=True)
+    for samples, checks in (
+        ([split, whole], []),
+        ([[*split[:1], [True, False], *split[2:]]], ["masks"]),
+        ([wrong], ["advantages"]),
+    ):
+        path.write_bytes(msgpack.packb([samples, 3]))
+        assert sorted(set(found(tmp_path))) == checks
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(DataError, match="can't be read"):
+        audit(tmp_path)
+
+
+def test_a_restated_turn_in_other_tokens(write: Write) -> None:
+    """Trajectories that a rewritten history opens may differ; one that only tokenises the same turn anew may not."""
+
+    def branch(again: list[int]) -> Callable[[list[dict[str, Any]]], None]:
+        def change(records: list[dict[str, Any]]) -> None:
+            names = (
+                "ids",
+                "loss_mask",
+                "logprobs",
+                "weight_versions",
+                "prompt_length",
+                "turns",
+                "messages",
+                "media",
+                "routes",
+            )
+            first = {name: records[0].pop(name) for name in names}
+            second = first | {"ids": [1, 2, 3, *again, 20, 21, 30, 31], "turns": first["turns"][1:]}
+            shift = len(again) - 3
+            for name, fill in (("loss_mask", 0), ("logprobs", 0.0), ("weight_versions", -1)):
+                second[name] = [fill] * (8 + shift) + first[name][8:]
+                first[name] = first[name][:8]
+            tokens = {"tokens": [8 + shift, 10 + shift]}
+            second["turns"] = [
+                {**turn, "segments": [segment | tokens for segment in turn["segments"]]} for turn in second["turns"]
+            ]
+            second["prompt_length"] = 8 + shift
+            first |= {"ids": first["ids"][:8], "turns": first["turns"][:1]}
+            records[0]["trajectories"] = [first, second]
+
+        return change
+
+    assert audit(write("toolrl", branch([10, 11, 12]))).findings == []
+    assert audit(write("toolrl", branch([20]))).findings == [], "shortened, as a summary does"
+    assert found(write("toolrl", branch([13, 12]))) == ["continuation"], "13 is the text of 10 and 11"
+
+
+def test_what_a_format_does_not_hold_is_named(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", str(write("trl"))]) == 0
+    printed = capsys.readouterr().out
+    assert "masks         -" in printed.replace("\x1b", "")
+    assert "Not checked: TRL's file keeps texts, no tokens" in printed
+    assert "Nothing found." in printed
+
+
+def test_exit_status_and_json(write: Write, faults: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(write("prime", faults["masks"]["prime"]))
+    assert main(["audit", folder, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    (finding,) = told["findings"]
+    assert finding["check"] == "masks"
+    assert finding["examples"][0]["place"] == "rollouts/step_1/train_rollouts.jsonl:5"
+    assert told["checks"]["continuation"]["rows"] == 32
+    assert main(["audit", folder, "--skip", "masks"]) == 0
+
+
+def test_the_age_that_is_allowed(write: Write) -> None:
+    folder = write("prime", lambda records: [it.update(off_policy_steps=3) for it in records])
+    assert found(folder) == []
+    assert found(folder, max_staleness=2) == ["versions"]
+    (folder / "orchestrator.toml").write_text("[orchestrator]\nmax_off_policy_steps = 2\n")
+    assert found(folder) == ["versions"]
+
+
+def test_a_reward_that_stops_varying(write: Write) -> None:
+    """A reward function that fails from the second step on."""
+    records_of = {"verl": "score", "prime": "reward"}
+    for name, field in records_of.items():
+        folder = write(name, lambda records, field=field: [it.update({field: 0.0}) for it in records[16:]])
+        assert set(found(folder)) - {"advantages"} == {"rewards"}
+
+
+def test_tools_are_named_by_hand(write: Write) -> None:
+    def plain(records: list[dict[str, Any]]) -> None:
+        for it in records:
+            it["prompt"], it["completion"] = "1 + 2?", "It is 3."
+
+    folder = write("trl", plain)
+    assert found(folder) == []
+    assert found(folder, tools=("calculator",)) == ["tools"]
+
+
+def test_a_line_that_a_kill_tore_is_left_out(write: Write) -> None:
+    folder = write("verl")
+    path = folder / "2.jsonl"
+    path.write_text(path.read_text()[:-40])
+    report = audit(folder)
+    assert (report.rows, report.findings) == (31, [])
+
+
+def test_files_of_others_are_left_out(write: Write) -> None:
+    folder = write("prime")
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
+    (folder / "rollouts" / "notes.jsonl").write_text("")
+    report = audit(folder)
+    assert (report.rows, report.findings) == (32, [])
+    assert "metrics.jsonl" in " ".join(report.notes)
+
+
+@pytest.mark.parametrize("content", [None, "", "{not json", '{"a": 1}\n'])
+def test_what_is_no_dump_is_an_error_that_says_what_was_looked_for(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "data.jsonl").write_text(content)
+    for path in (tmp_path, *tmp_path.iterdir(), tmp_path / "missing"):
+        with pytest.raises(DataError) as raised:
+            audit(path)
+        assert "completions_<step>.parquet" in str(raised.value.hint)
+
+
+def test_several_runs_and_a_run_without_episodes(write: Write) -> None:
+    folder = write("toolrl")
+    with pytest.raises(DataError, match="several runs") as raised:
+        audit(folder.parent)
+    assert "toolrl" in str(raised.value.hint)
+    assert audit(folder / "episodes").rows == 32
+    shutil.rmtree(folder / "episodes")
+    with pytest.raises(DataError, match="no episodes"):
+        audit(folder)

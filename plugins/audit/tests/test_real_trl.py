@@ -65,7 +65,9 @@ class Scripted(GRPOTrainer):
             a, b = re.findall(r"What is (\d+) plus (\d+)", said)[-1]
             called = said.rstrip().endswith("assistant") and "<tool_response>\n" in said.rpartition("plus")[2]
             call = f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
-            texts.append(f"It is {int(a) + int(b) if self.turn % 2 else 'unknown'}." if called or not self.tools else call)
+            texts.append(
+                f"It is {int(a) + int(b) if self.turn % 2 else 'unknown'}." if called or not self.tools else call
+            )
         ids = [self.processing_class.encode(text + "<|im_end|>", add_special_tokens=False) for text in texts]
         return ids, None
 
@@ -79,15 +81,13 @@ def train(folder: Path, trainer: type[GRPOTrainer] = Scripted, **settings: Any) 
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     questions = [(3, 4), (5, 9), (8, 8), (2, 7)]
-    rows = [
-        {"prompt": [{"role": "user", "content": f"What is {a} plus {b}?"}], "answer": a + b} for a, b in questions
-    ]
+    rows = [{"prompt": [{"role": "user", "content": f"What is {a} plus {b}?"}], "answer": a + b} for a, b in questions]
     rewards = settings.pop("reward_funcs", [correct])
     tools = settings.pop("tools", None)
     arguments = GRPOConfig(
-        output_dir=str(folder), max_steps=2, per_device_train_batch_size=8, num_generations=4, max_completion_length=256,
-        log_completions=True, logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, bf16=False,
-        gradient_checkpointing=False, **settings,
+        output_dir=str(folder), max_steps=2, per_device_train_batch_size=8, num_generations=4,
+        max_completion_length=256, log_completions=True, logging_steps=1, save_strategy="no",
+        report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False, **settings,
     )  # fmt: skip
     trainer(
         model=transformers.Qwen2ForCausalLM(config), reward_funcs=rewards, args=arguments,
@@ -96,12 +96,33 @@ def train(folder: Path, trainer: type[GRPOTrainer] = Scripted, **settings: Any) 
     return folder / "completions"
 
 
-def test_x(tmp_path: Path) -> None:
-    folder = train(tmp_path, tools=[add])
-    import pyarrow.parquet as pq
-    t = pq.read_table(next(folder.glob("*.parquet")))
-    print(t.schema); print(t.to_pylist()[:5])
-    report = audit(folder)
-    from toolrl_plugin_audit.command import as_text
-    print(as_text(report))
-    print(as_text(audit(train(tmp_path / "b"))))
+def test_what_trl_writes(tmp_path: Path) -> None:
+    """Clean with tools, without, and with several rewards, of which one doesn't score each row."""
+
+    def length(completions: list[Any], **_: Any) -> list[float | None]:
+        return [None if number % 3 == 0 else float(number % 2) for number, _ in enumerate(completions)]
+
+    report = audit(train(tmp_path / "tools", tools=[add]))
+    assert (report.rows, report.findings) == (16, [])
+    assert report.checks["answers"].rows == report.checks["advantages"].rows == 16
+    for name, settings in (("plain", {}), ("two", {"reward_funcs": [correct, length], "scale_rewards": "batch"})):
+        report = audit(train(tmp_path / name, **settings))
+        assert (report.rows, report.findings) == (16, []), name
+
+
+def test_a_trainer_that_is_wrong(tmp_path: Path) -> None:
+    """TRL's own loop with faults: answers of tools that get lost, and rewards that reach the wrong rollouts."""
+
+    class Forgets(Scripted):
+        def _tool_call_loop(self, *args: Any) -> Any:
+            mask, completions, *rest = super()._tool_call_loop(*args)
+            return mask, [[it for it in told if it["role"] != "tool"] for told in completions], *rest
+
+    class Shifts(Scripted):
+        def log(self, *args: Any, **settings: Any) -> None:
+            self._logs["advantages"].rotate(1)
+            super().log(*args, **settings)
+
+    for trainer, check, settings in ((Forgets, "answers", {"tools": [add]}), (Shifts, "advantages", {})):
+        report = audit(train(tmp_path / check, trainer, **settings))
+        assert {finding.check for finding in report.findings} == {check}

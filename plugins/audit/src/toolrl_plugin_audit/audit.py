@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toolrl_plugin_audit import row_checks
-from toolrl_plugin_audit.group_checks import Rewards, Tools
+from toolrl_plugin_audit.group_checks import Endings, Rewards, Tools
 from toolrl_plugin_audit.rows import Row
 
 EXAMPLES = 3
@@ -25,21 +25,21 @@ CHECKS = {
 }
 
 ADVICE = {
-    "continuation": "Send the engine token ids, not messages that are tokenised again, and append to them. A chat template "
-    "that drops reasoning from history, or rewrites calls, does the same: train each request as a sequence of its own.",
-    "masks": "Set the mask to 1 on sampled tokens and 0 on all else. Text of tools in the loss teaches the model to make up "
-    "answers of tools.",
+    "continuation": "Send the engine token ids, not messages that are tokenised again, and append to them. A chat "
+    "template that drops reasoning or rewrites calls does the same: train each request as a sequence of its own.",
+    "masks": "Set the mask to 1 on sampled tokens and 0 on all else. Text of tools in the loss teaches the model "
+    "to make up answers of tools.",
     "advantages": "Multiply advantages by the mask, take the group's mean off its own rewards, and keep rewards and "
     "rollouts in one order. An estimator that isn't relative to a group: leave the check out by --skip advantages.",
     "versions": "Lower the number of rollouts in flight, or discard rollouts that are too old. Another bound: "
     "--max-staleness N.",
-    "tools": "Look at the prompt: are the tools in it, in the form that the model knows? Raise the temperature, start from "
-    "demonstrations, or take the tool away.",
+    "tools": "Look at the prompt: are the tools in it, in the form that the model knows? Raise the temperature, start "
+    "from demonstrations, or take the tool away.",
     "rewards": "A group with one reward for all teaches nothing. Look at what the reward function was given, and take "
     "tasks that are solved sometimes.",
     "truncation": "Give a rollout that was cut off no reward, or mask it: else the model learns not to end.",
-    "answers": "Answer every call, also one that can't be parsed or run, by an error as its result. At the end of a rollout: "
-    "raise the limit of turns or tokens.",
+    "answers": "Answer every call, also one that can't be parsed or run, by an error as its result. At the end of a "
+    "rollout: raise the limit of turns or tokens.",
 }
 
 
@@ -96,7 +96,7 @@ class Audit:
         """`lacks` says for a check what the format doesn't hold for it; `exact` as in `Rewards`."""
         self._lacks = lacks
         self._skip = skip
-        self._rewards, self._tools = Rewards(exact), Tools()
+        self._rewards, self._tools, self._endings = Rewards(exact), Tools(), Endings()
         self._rows = self._files = 0
         self._counts = dict.fromkeys(CHECKS, 0)
         self._found: dict[tuple[str, str], Finding] = {}
@@ -121,6 +121,7 @@ class Audit:
                 self._note(name, problem, row.place, example)
         self._rewards.add(row)
         self._tools.add(row)
+        self._endings.add(row)
 
     def end_file(self) -> None:
         """Close the groups of a file."""
@@ -143,12 +144,16 @@ class Audit:
             self._note(*found)
         for problem, place, example in self._tools.finish():
             self._note("tools", problem, place, example)
+        for problem, place, example in self._endings.finish():
+            self._note("truncation", problem, place, example)
         counts = self._counts | {
             "rewards": self._rewards.rows,
             "tools": self._tools.rows,
             "advantages": max(self._counts["advantages"], self._rewards.scored),
         }
-        checks = {name: CheckResult(count, self._reason(name, count), name in self._skip) for name, count in counts.items()}
+        checks = {
+            name: CheckResult(count, self._reason(name, count), name in self._skip) for name, count in counts.items()
+        }
         constant, total = self._rewards.constant_groups
         said = [f"{constant} of {total} groups have one reward for all their rollouts."] if constant else []
         order = list(CHECKS)

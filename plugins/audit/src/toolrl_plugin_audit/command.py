@@ -30,14 +30,19 @@ class AuditCommand(Command):
             "--max-staleness",
             type=int,
             metavar="N",
-            help="versions between the weights that sampled and those that are trained, at most; rollout.max_staleness of "
-            "a run of toolrl's, 8 for others",
+            help="versions between the weights that sampled and those that are trained, at most; rollout.max_staleness "
+            "of a run of toolrl's, 8 for others",
         )
         parser.add_argument(
             "--tools", nargs="+", metavar="NAME", help="tools that were offered, where the rollouts don't say so"
         )
         parser.add_argument(
-            "--skip", nargs="+", default=[], choices=list(CHECKS), metavar="CHECK", help=f"leave out: {', '.join(CHECKS)}"
+            "--skip",
+            nargs="+",
+            default=[],
+            choices=list(CHECKS),
+            metavar="CHECK",
+            help=f"leave out: {', '.join(CHECKS)}",
         )
         parser.add_argument("--json", action="store_true", help="print checks and findings as JSON")
 

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from toolrl_plugin_audit.rows import Row
+from toolrl_plugin_audit.row_checks import TRUNCATED
+from toolrl_plugin_audit.rows import MENTIONED, Row
 
 Found = Iterator[tuple[str, str, str]]
 """Problem, place, example."""
@@ -18,6 +19,7 @@ Found = Iterator[tuple[str, str, str]]
 CONSTANT = "the reward is the same in every group"
 CONSTANT_STEP = "from one step on, the reward is the same for all rollouts"
 CONSTANT_PART = "a part of the reward never varies"
+OTHER_SUM = "the reward isn't the sum of its parts"
 NOT_FINITE = "rewards are no finite numbers"
 NOT_ZERO = "the advantages of a group don't add up to zero"
 WRONG_SIGN = "the better rollouts of a group got the negative advantages"
@@ -55,8 +57,7 @@ class Rewards:
     scored: int = 0
     """Of these, with an advantage."""
     _groups: dict[Hashable, list[_Member]] = field(default_factory=dict)
-    _names: tuple[str, ...] = ()
-    _constant: Counter[tuple[float | None, ...]] = field(default_factory=Counter)
+    _constant: Counter[float | None] = field(default_factory=Counter)
     """How many groups had one reward for all, by that reward."""
     _total: int = 0
     _first: str = ""
@@ -73,6 +74,12 @@ class Rewards:
         if row.reward is not None and not math.isfinite(row.reward):
             self._say("rewards", NOT_FINITE, row.place, f"reward {row.reward}")
             return
+        if (
+            row.stated is not None
+            and row.reward is not None
+            and abs(row.stated - row.reward) > 1e-6 * max(1, abs(row.reward))
+        ):
+            self._say("rewards", OTHER_SUM, row.place, f"it states {row.stated:g}, its parts sum up to {row.reward:g}")
         for name, value in row.rewards.items():
             if value is not None and math.isfinite(value):
                 low, high, count = self._parts.get(name, (math.inf, -math.inf, 0))
@@ -84,7 +91,9 @@ class Rewards:
             return
         parts = tuple(row.rewards.values()) or (row.reward,)
         if row.group is not None:
-            self._groups.setdefault(row.group, []).append(_Member(row.place, row.reward, parts, row.advantage))
+            self._groups.setdefault((row.step, row.group), []).append(
+                _Member(row.place, row.reward, parts, row.advantage)
+            )
 
     def end_file(self) -> None:
         """Check the groups of a file and forget them."""
@@ -103,20 +112,21 @@ class Rewards:
         self._note_constant(groups)
 
     def _note_constant(self, groups: list[list[_Member]]) -> None:
-        values = {it.parts for group in groups for it in group}
+        values = {it.reward for group in groups for it in group}
         seen, before = self._constant, self._total
         if len(values) == 1 and len(groups) > 1 and before >= FEW_ROWS:
             (value,) = values
             likely = (seen[value] + 1) / (before + 2)
-            top = all(it is not None and it >= self._range[1] for it in value)
+            top = value is not None and value >= self._range[1]
             if likely ** len(groups) < SURPRISE and not top:
                 rows = sum(map(len, groups))
-                example = f"{rows} rollouts of {len(groups)} groups have {_shown(value)}; {_share(seen[value], before)} before"
+                share = f"{seen[value]} of {before} groups had it before"
+                example = f"{rows} rollouts of {len(groups)} groups have {_shown((value,))}; {share}"
                 self._say("rewards", CONSTANT_STEP, groups[0][0].place, example)
         for group in groups:
             self._total += 1
-            if len({it.parts for it in group}) == 1:
-                self._constant[group[0].parts] += 1
+            if len({it.reward for it in group}) == 1:
+                self._constant[group[0].reward] += 1
 
     def _say(self, check: str, problem: str, place: str, example: str) -> None:
         self._found.append((check, problem, place, example))
@@ -140,7 +150,7 @@ class Rewards:
             shown = f"{self.rows} rollouts have the reward {low:g}"
             if low != high and total:
                 value = self._constant.most_common(1)[0]
-                shown = f"{constant} of {total} groups, {value[1]} of them with {_shown(value[0])}"
+                shown = f"{constant} of {total} groups, {value[1]} of them with {_shown((value[0],))}"
             self._say("rewards", CONSTANT, self._first, shown)
         elif self.rows >= 2 * FEW_ROWS and len(self._parts) > 1:
             for name, (lowest, highest, count) in self._parts.items():
@@ -151,10 +161,6 @@ class Rewards:
 
 def _shown(parts: tuple[float | None, ...]) -> str:
     return "the reward " + " and ".join("none" if it is None else f"{it:g}" for it in parts)
-
-
-def _share(count: int, total: int) -> str:
-    return f"{count} of {total} groups had it"
 
 
 def _advantages(group: list[_Member], advantages: list[float], *, exact: bool) -> Found:
@@ -178,8 +184,7 @@ def _signs(group: list[_Member]) -> Found:
             pairs = list(zip(better.parts, worse.parts, strict=False))
             if any(a is None or b is None or a < b for a, b in pairs) or better.parts == worse.parts:
                 continue
-            assert better.advantage is not None and worse.advantage is not None
-            if better.advantage < -1e-6 and worse.advantage > 1e-6:
+            if (better.advantage or 0) < -1e-6 and (worse.advantage or 0) > 1e-6:
                 yield (
                     WRONG_SIGN,
                     better.place,
@@ -193,11 +198,38 @@ def _unequal(group: list[_Member], largest: float) -> Found:
     by_reward: dict[tuple[float | None, ...], _Member] = {}
     for it in group:
         first = by_reward.setdefault(it.parts, it)
-        assert it.advantage is not None and first.advantage is not None
-        if abs(it.advantage - first.advantage) > 0.01 * largest + 1e-4:
+        if abs((it.advantage or 0) - (first.advantage or 0)) > 0.01 * largest + 1e-4:
             example = f"{_shown(it.parts)} got {first.advantage:.3g} ({first.place}) and {it.advantage:.3g}"
             yield UNEQUAL, it.place, example
             return
+
+
+@dataclass
+class Endings:
+    """Responses that end without the end-of-sequence token that the others keep: they were cut off."""
+
+    _marked: int = 0
+    _rows: int = 0
+    _rewarded: list[tuple[str, float]] = field(default_factory=list)
+
+    def add(self, row: Row) -> None:
+        """Note a rollout."""
+        if row.marked is None:
+            return
+        self._rows += 1
+        self._marked += row.marked
+        if not row.marked and row.ended is None and not row.knows_end and row.reward is not None and row.reward > 0:
+            self._rewarded.append((row.place, row.reward))
+
+    def finish(self) -> Found:
+        """The rewarded ones, if most responses have such an end."""
+        if self._marked * 2 >= self._rows:
+            for place, reward in self._rewarded:
+                yield (
+                    TRUNCATED,
+                    place,
+                    f"no end-of-sequence token, which {self._marked} of {self._rows} have; reward {reward:g}",
+                )
 
 
 @dataclass
@@ -205,6 +237,7 @@ class Tools:
     """Which tools were offered, and which were called."""
 
     rows: int = 0
+    _all: int = 0
     _offered: Counter[tuple[str, ...]] = field(default_factory=Counter)
     _called: Counter[str] = field(default_factory=Counter)
     _answering: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -213,6 +246,7 @@ class Tools:
 
     def add(self, row: Row) -> None:
         """Note a rollout."""
+        self._all += 1
         if not row.tools or row.calls is None:
             return
         self.rows += 1
@@ -225,11 +259,13 @@ class Tools:
         """The tools that nobody called."""
         idle: Counter[str] = Counter()
         for tools, count in self._offered.items():
-            named = ", ".join(filter(None, tools)) or "tools"
+            named = "tools" if tools == MENTIONED else ", ".join(filter(None, tools)) or "tools"
+            if tools == MENTIONED and count < 0.9 * self._all:
+                continue  # Some tasks speak of tools that nobody offered.
             if not self._answering[tools] and count >= FEW_ROWS:
                 yield NEVER, self._places[tools], f"{named}: no call in {count} rollouts"
                 continue
-            for name in filter(None, tools):
+            for name in filter(None, tools if tools != MENTIONED else ()):
                 idle[name] += 0 if self._called[name] else count
         for name, count in idle.items():
             if count >= MANY_ROWS and self._called.total():

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, pairwise
 
 from toolrl.types import common_beginning
 from toolrl_plugin_audit.rows import Exchange, Row, Tokens, quote
@@ -20,6 +20,7 @@ MASK_OTHERS = "the mask trains tokens that the model didn't sample"
 MASK_HOLES = "the mask leaves out sampled tokens"
 MASK_LENGTH = "tokens and mask differ in length"
 MASK_TOOLS = "the mask trains the text of tools"
+LOGPROBS_OFF = "log-probabilities stand on tokens that weren't sampled"
 ADVANTAGE_OFF = "advantages stand on tokens that aren't trained"
 ADVANTAGE_LENGTH = "advantages and tokens differ in length"
 ADVANTAGE_MISSING = "trained tokens have no advantage, though others of the rollout have one"
@@ -49,10 +50,27 @@ def _drifts(row: Row) -> Found:
         sequence = [*earlier.prompt, *earlier.completion]
         at = common_beginning(sequence, list(later.prompt), min(len(sequence), len(later.prompt)))
         if at < len(sequence):
-            yield DRIFT, (
-                f"request {number + 1} of the rollout: at token {at} of its prompt the sampled tokens "
-                f"{sequence[at : at + 8]} became {list(later.prompt[at : at + 8])}"
+            yield (
+                DRIFT,
+                (
+                    f"request {number + 1} of the rollout: at token {at} of its prompt the sampled tokens "
+                    f"{sequence[at : at + 8]} became {list(later.prompt[at : at + 8])}"
+                ),
             )
+
+
+def realigns(first: Sequence[int], second: Sequence[int], at: int) -> bool:
+    """Whether two sequences that part at a token go on alike right behind it, as after a wrong or retokenised piece.
+
+    A history that was rewritten on purpose, shortened or without its thinking, doesn't.
+    """
+    for skipped in range(1, 5):
+        for shift in (0, -1, 1, -2, 2):
+            start = at + skipped + shift
+            tail = first[at + skipped : at + skipped + 8]
+            if len(tail) >= 4 and start > at and list(second[start : start + len(tail)]) == list(tail):
+                return True
+    return False
 
 
 def _predecessor(earlier: list[Exchange], later: Exchange) -> Exchange | None:
@@ -60,11 +78,19 @@ def _predecessor(earlier: list[Exchange], later: Exchange) -> Exchange | None:
     for one in reversed(earlier):
         if one.thread != later.thread:
             continue
-        if one.after is not None and later.before is not None:
-            if list(later.before[: len(one.after)]) == list(one.after):
-                return one
-        # Without messages: where what was given is the same up to the sample, only the sample can differ.
-        elif list(later.prompt[: len(one.prompt)]) == list(one.prompt) and len(later.prompt) > len(one.prompt):
+        told = one.after is not None and later.before is not None
+        if (
+            one.after is not None
+            and later.before is not None
+            and list(later.before[: len(one.after)]) == list(one.after)
+        ):
+            return one
+        if list(later.prompt[: len(one.prompt)]) != list(one.prompt) or len(later.prompt) <= len(one.prompt):
+            continue
+        # The same up to the sample: without messages that say otherwise, only the sample can differ.
+        sequence = [*one.prompt, *one.completion]
+        at = common_beginning(sequence, list(later.prompt), min(len(sequence), len(later.prompt)))
+        if not told or realigns(sequence, later.prompt, at):
             return one
     return None
 
@@ -79,12 +105,20 @@ def _masks(row: Row, sequences: list[Tokens]) -> Found:
         if len(it.mask) != len(it.ids):
             yield MASK_LENGTH, f"{_of(it)}{len(it.ids)} tokens, a mask of {len(it.mask)}"
             continue
+        if it.logprobs is not None and it.sampled is not None and len(it.logprobs) == len(it.ids):
+            off = [bool(value) and not s for value, s in zip(it.logprobs, it.sampled, strict=True)]
+            if True in off:
+                start, end = first_run(off)
+                yield LOGPROBS_OFF, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
         if it.sampled is None:
             runs = _gaps(it.mask)
             if row.blocks and runs < row.blocks:
-                yield MASK_TOOLS, (
-                    f"{_of(it)}tools wrote {row.blocks} stretch{'es' if row.blocks > 1 else ''} of the response, "
-                    f"the mask leaves out {runs}"
+                yield (
+                    MASK_TOOLS,
+                    (
+                        f"{_of(it)}tools wrote {row.blocks} stretch{'es' if row.blocks > 1 else ''} of the response, "
+                        f"the mask leaves out {runs}"
+                    ),
                 )
             continue
         for problem, wrong in (
@@ -138,7 +172,10 @@ def _token_advantages(row: Row, known: list[Tokens]) -> Found:
         off = [bool(value) and not bit for value, bit in zip(values, it.mask, strict=True)]
         if True in off:
             start, end = first_run(off)
-            yield ADVANTAGE_OFF, f"{_of(it)}tokens {start} to {end - 1} have {values[start]:g}: {it.excerpt(start, end)}"
+            yield (
+                ADVANTAGE_OFF,
+                f"{_of(it)}tokens {start} to {end - 1} have {values[start]:g}: {it.excerpt(start, end)}",
+            )
         trained = [value for value, bit in zip(values, it.mask, strict=True) if bit]
         if True in off and not all(trained) and any(trained):
             holes = [bool(bit) and not value for value, bit in zip(values, it.mask, strict=True)]
@@ -169,7 +206,7 @@ def _versions(row: Row, known: list[Tokens], max_staleness: int | None) -> Found
                 start, end = first_run(wrong)
                 yield VERSION_OFF, f"{_of(it)}tokens {start} to {end - 1}: version {numbers[start]}"
         given = [number for number in numbers if number >= 0]
-        for before, after in zip(given, given[1:], strict=False):
+        for before, after in pairwise(given):
             if after < before:
                 yield BACKWARDS, f"{_of(it)}from version {before} to {after}"
                 break

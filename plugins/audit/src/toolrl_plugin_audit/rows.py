@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 EXCERPT = 160
 """Characters of an example's text at most."""
+MENTIONED = ("?",)
+"""The tools of a prompt that speaks of tools and lists none."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,8 @@ class Row:
     compared: bool = True
     """Whether it enters the rewards of its group: training rollouts that didn't fail do."""
     reward: float | None = None
+    stated: float | None = None
+    """The reward as the file states it beside its parts."""
     rewards: dict[str, float | None] = field(default_factory=dict)
     """The parts of the reward."""
     advantage: float | None = None
@@ -89,6 +93,8 @@ class Row:
     """Stretches of tool text within the trained part, where `tokens` don't say who wrote which token."""
     ended: str | None = None
     """What cut it off; None where nothing did."""
+    marked: bool | None = None
+    """Whether the response's text ends in an end-of-sequence token; None where there is no such text."""
     knows_end: bool = False
     """Whether the format says what ended it, not only its text."""
     age: int | None = None

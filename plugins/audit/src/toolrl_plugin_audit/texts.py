@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from toolrl_plugin_audit.rows import Call
+from toolrl_plugin_audit.rows import MENTIONED, Call
 
 _DIALECTS = (
     (r"<tool_call>(?P<a>.*?)</tool_call>", r"<tool_response>"),
@@ -21,11 +21,14 @@ _CALL_OR_ANSWER = re.compile(
 )
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 _CLOSED = (("<think>", "</think>"), ("<tool_call>", "</tool_call>"), ("<search>", "</search>"))
+_ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<|end_of_text|>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+         "<end_of_turn>", "<eos>", "<turn|>", "<|return|>", "<|user|>", "<|observation|>")  # fmt: skip
 _TOOLS = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 _FUNCTION = re.compile(r'"type"\s*:\s*"function".*?"name"\s*:\s*"([^"]+)"', re.DOTALL)
 _MENTIONED = re.compile(
-    r"\b(?:use|using|call|calling|access to|available|following|provided|with)\b[^.\n]{0,40}\b(?:tools?|functions?)\b", re.IGNORECASE
+    r"\b(?:use|using|call|calling|access to|available|following|provided|with)\b[^.\n]{0,40}\b(?:tools?|function[- ]call(?:s|ing)?)\b",
+    re.IGNORECASE,
 )
 _ANSWERS = ("tool", "function", "ipython", "environment")
 
@@ -33,7 +36,7 @@ _ANSWERS = ("tool", "function", "ipython", "environment")
 def calls_in_text(text: str) -> tuple[list[Call], int]:
     """The calls in a response as text, and the stretches of it that tools wrote.
 
-    Only dialects in which something is answered, or that name themselves a tool call, count: a code block alone is none.
+    Of dialects in which nothing is answered only `<tool_call>` and `<search>` count: a block of code alone is no call.
     """
     text = _THINKING.sub("", text)
     calls: list[Call] = []
@@ -57,7 +60,12 @@ def calls_in_text(text: str) -> tuple[list[Call], int]:
             waiting.append(calls[-1])
             end = match.end()
     for call in waiting:
-        call.last = not text[end:].strip(" \n") or text[end:].strip() in ("<|im_end|>", "<|endoftext|>", "</s>", "assistant")
+        call.last = not text[end:].strip(" \n") or text[end:].strip() in (
+            "<|im_end|>",
+            "<|endoftext|>",
+            "</s>",
+            "assistant",
+        )
     return calls, blocks
 
 
@@ -70,11 +78,16 @@ def unclosed(text: str) -> str | None:
     return None
 
 
+def is_marked(text: str) -> bool:
+    """Whether a text ends in an end-of-sequence token."""
+    return text.rstrip().endswith(_ENDS)
+
+
 def tools_in_prompt(text: str) -> tuple[str, ...] | None:
     """The tools that a prompt lists, without names where it only speaks of tools; None where it doesn't."""
     match = _TOOLS.search(text)
     if match is None or not match[1].strip():
-        return ("",) if _MENTIONED.search(text) else None
+        return MENTIONED if _MENTIONED.search(text) else None
     names = _FUNCTION.findall(match[1]) or [
         str(it["name"]) for it in map(_json, match[1].strip().splitlines()) if isinstance(it, dict) and "name" in it
     ]

@@ -1,6 +1,6 @@
 """Writers of clean dumps, each as the system's own code has it, and the faults that are put into them.
 
-Each writer makes two steps of four groups of four rollouts: the model calls `calculator`, reads the answer, and answers.
+Each makes two steps of four groups of four rollouts: the model calls `calculator`, reads the answer, and answers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ from typing import Any
 
 from toolrl.protocols import StepReport
 from toolrl.runs.folder import RunFolder
-from toolrl.types import CallRecord, Episode, Message, RewardEntry, Segment, Task, ToolCall, ToolResult, Trajectory, Turn
+from toolrl.types import (
+    CallRecord,
+    Episode,
+    Message,
+    RewardEntry,
+    Segment,
+    Task,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    Turn,
+)
 
 Records = list[dict[str, Any]]
 Change = Callable[[Records], Any]
@@ -43,18 +54,33 @@ def _episode(step: int, group: int, index: int) -> Episode:
     mask = (0, 0, 0, 1, 1, 1, 0, 0, 1, 1)
     logprobs = tuple(-0.5 * bit for bit in mask)
     versions = tuple(step - 1 if bit else -1 for bit in mask)
-    messages = (Message("user", "1 + 2?"), Message("assistant", "", tool_calls=(call,)), Message("tool", "3", tool_call_id="call_1"))
+    messages = (
+        Message("user", "1 + 2?"),
+        Message("assistant", "", tool_calls=(call,)),
+        Message("tool", "3", tool_call_id="call_1"),
+    )
     trajectory = Trajectory(ids, mask, logprobs, versions, 3, turns, (*messages, Message("assistant", "3")))
     name = f"train-{step}/{group}/t{group}"
     reward = RewardEntry(None, "reward:exact", REWARDS[(index + group) % 4])
-    return Episode(f"{name}#{index}", Task(f"t{group}", messages[:1]), "default", name, index, (trajectory,), "no_call", rewards=(reward,))
+    return Episode(
+        f"{name}#{index}",
+        Task(f"t{group}", messages[:1]),
+        "default",
+        name,
+        index,
+        (trajectory,),
+        "no_call",
+        rewards=(reward,),
+    )
 
 
 def write_toolrl(folder: Path, change: Change) -> None:
     """A run, by the run folder's own writer; `change` edits the stored records."""
     config = {"environments": {"default": {"tools": ["calculator"]}}, "rollout": {"max_staleness": 0}}
     run = RunFolder.create(folder, config, total_steps=2)
-    run.add_tokens({1: "1", 2: "+", 3: "2", 10: "c", 11: "a", 12: "<|im_end|>", 20: "3", 21: "\n", 30: "f", 31: "i", 13: "ca"})
+    run.add_tokens(
+        {1: "1", 2: "+", 3: "2", 10: "c", 11: "a", 12: "<|im_end|>", 20: "3", 21: "\n", 30: "f", 31: "i", 13: "ca"}
+    )
     for step in (1, 2):
         for key in rollouts():
             if key[0] == step:
@@ -76,7 +102,7 @@ def write_toolrl(folder: Path, change: Change) -> None:
 
 def write_verl(folder: Path, change: Change, *, version: str = "0.5") -> None:
     """`RayPPOTrainer._dump_generations`, verl/trainer/ppo/ray_trainer.py: `gts` since 0.5; `PPOTrainer` of
-    verl/trainer/ppo/v1/trainer_base.py adds `uid`, `<uid>_<session>_<index>`. Texts are decoded without special tokens."""
+    verl/trainer/ppo/v1/trainer_base.py adds `uid`, `<uid>_<session>_<index>`. Special tokens aren't decoded."""
     listed = json.dumps(TOOL)
     records = []
     for step, group, index in rollouts():
@@ -110,10 +136,20 @@ def write_trl(folder: Path, change: Change) -> None:
             {"role": "tool", "name": "calculator", "content": "3"},
             {"role": "assistant", "content": "It is 3."},
         ]
-        prompt = [{"role": "system", "content": "Use the calculator tool."}, {"role": "user", "content": f"{group} + 2?"}]
+        prompt = [
+            {"role": "system", "content": "Use the calculator tool."},
+            {"role": "user", "content": f"{group} + 2?"},
+        ]
         at = (index + group) % 4
-        records.append({"step": step, "prompt": prompt, "completion": completion, "correct_reward": REWARDS[at],
-                        "advantage": ADVANTAGES[at]})  # fmt: skip
+        records.append(
+            {
+                "step": step,
+                "prompt": prompt,
+                "completion": completion,
+                "correct_reward": REWARDS[at],
+                "advantage": ADVANTAGES[at],
+            }
+        )
     change(records)
     (folder / "completions").mkdir(parents=True, exist_ok=True)
     for step in (1, 2):
@@ -128,8 +164,17 @@ def write_prime(folder: Path, change: Change) -> None:
     """`rollouts/step_<n>/train_rollouts.jsonl` of `RolloutOutput`s (verifiers/types.py, `TrajectoryStep` and
     `TrajectoryStepTokens`), with the advantage that prime_rl/orchestrator adds."""
     user = {"role": "user", "content": "1 + 2?"}
-    called = {"role": "assistant", "content": "", "tool_calls": [
-        {"id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expression": "1 + 2"}'}}]}  # fmt: skip
+    called = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "calculator", "arguments": '{"expression": "1 + 2"}'},
+            }
+        ],
+    }
     answer = {"role": "tool", "content": "3", "tool_call_id": "call_1"}
     final = {"role": "assistant", "content": "It is 3."}
     records = []
@@ -139,29 +184,65 @@ def write_prime(folder: Path, change: Change) -> None:
             _step([user], [called], PROMPT, SAMPLED, f"r{index}"),
             _step([user, called, answer], [final], PROMPT + SAMPLED + ANSWER, FINAL, f"r{index}"),
         ]
-        records.append({
-            "example_id": group, "task": "calc", "prompt": [user], "completion": [called, answer, final], "answer": "3",
-            "reward": REWARDS[at], "advantage": ADVANTAGES[at], "is_completed": True, "is_truncated": False,
-            "stop_condition": "no_tools_called", "metrics": {"num_turns": 2.0}, "error": None, "trajectory": trajectory,
-            "tool_defs": [{"name": "calculator", "description": "", "parameters": {}}], "policy_version": step - 1, "_step": step,
-        })  # fmt: skip
+        records.append(
+            {
+                "example_id": group,
+                "task": "calc",
+                "prompt": [user],
+                "completion": [called, answer, final],
+                "answer": "3",
+                "reward": REWARDS[at],
+                "advantage": ADVANTAGES[at],
+                "is_completed": True,
+                "is_truncated": False,
+                "stop_condition": "no_tools_called",
+                "metrics": {"num_turns": 2.0},
+                "error": None,
+                "trajectory": trajectory,
+                "tool_defs": [{"name": "calculator", "description": "", "parameters": {}}],
+                "policy_version": step - 1,
+                "_step": step,
+            }
+        )
     _write_steps(folder, records, change)
 
 
 def _step(prompt: Any, completion: Any, prompt_ids: list[int], ids: list[int], thread: str) -> dict[str, Any]:
-    tokens = {"prompt_ids": prompt_ids, "prompt_mask": [0] * len(prompt_ids), "completion_ids": ids,
-              "completion_mask": [1] * len(ids), "completion_logprobs": [-0.5] * len(ids), "overlong_prompt": False,
-              "is_truncated": False}  # fmt: skip
-    return {"prompt": prompt, "completion": completion, "response": {}, "tokens": tokens, "reward": None, "advantage": None,
-            "is_truncated": False, "trajectory_id": thread, "extras": {}}  # fmt: skip
+    tokens = {
+        "prompt_ids": prompt_ids,
+        "prompt_mask": [0] * len(prompt_ids),
+        "completion_ids": ids,
+        "completion_mask": [1] * len(ids),
+        "completion_logprobs": [-0.5] * len(ids),
+        "overlong_prompt": False,
+        "is_truncated": False,
+    }
+    return {
+        "prompt": prompt,
+        "completion": completion,
+        "response": {},
+        "tokens": tokens,
+        "reward": None,
+        "advantage": None,
+        "is_truncated": False,
+        "trajectory_id": thread,
+        "extras": {},
+    }
 
 
 def write_prime_trace(folder: Path, change: Change) -> None:
-    """The same file with `Rollout.to_dict` (prime_rl/orchestrator/types.py) of a trace of verifiers.v1 (trace.py, graph.py)."""
-    called = {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "call_1", "name": "calculator", "arguments": '{"expression": "1 + 2"}'}]}  # fmt: skip
-    messages = ({"role": "user", "content": "1 + 2?"}, called,
-                {"role": "tool", "content": "3", "tool_call_id": "call_1"}, {"role": "assistant", "content": "It is 3."})  # fmt: skip
+    """The same file by `Rollout.to_dict` (prime_rl/orchestrator/types.py): traces of verifiers.v1 (trace.py, graph.py)."""
+    called = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "call_1", "name": "calculator", "arguments": '{"expression": "1 + 2"}'}],
+    }
+    messages = (
+        {"role": "user", "content": "1 + 2?"},
+        called,
+        {"role": "tool", "content": "3", "tool_call_id": "call_1"},
+        {"role": "assistant", "content": "It is 3."},
+    )
     records = []
     for step, group, index in rollouts():
         at = (index + group) % 4
@@ -169,19 +250,41 @@ def write_prime_trace(folder: Path, change: Change) -> None:
         spans = (PROMPT[:2], [PROMPT[2], *SAMPLED], ANSWER, FINAL)
         masks = ([False] * 2, [False, True, True, True], [False] * 2, [True] * 2)
         nodes = [
-            {"parent": number - 1 if number else None, "message": message, "sampled": message["role"] == "assistant",
-             "token_ids": ids, "mask": mask, "logprobs": [-0.5] * sum(mask), "advantages": [ADVANTAGES[at]] * sum(mask) or None}
+            {
+                "parent": number - 1 if number else None,
+                "message": message,
+                "sampled": message["role"] == "assistant",
+                "token_ids": ids,
+                "mask": mask,
+                "logprobs": [-0.5] * sum(mask),
+                "advantages": [ADVANTAGES[at]] * sum(mask) or None,
+            }
             for number, (message, ids, mask) in enumerate(zip(messages, spans, masks, strict=True))
-        ]  # fmt: skip
-        records.append({
-            "version": 1, "id": f"{step}{group}{index}", "task": {"type": "Calc", "data": {"idx": group}},
-            "tools": [{"name": "calculator", "description": "", "parameters": {}}], "nodes": nodes,
-            "calls": [{"node": 1, "finish_reason": "tool_calls"}, {"node": 3, "finish_reason": "stop"}],
-            "rewards": {"exact": {"score": REWARDS[at], "weight": 1.0}}, "metrics": {}, "info": {}, "is_completed": True, "ok": True,
-            "stop_condition": "agent_completed", "errors": [], "kind": "train", "env_name": "calc",
-            "group_id": f"g{step}-{group}", "policy_version": step - 1, "off_policy_steps": 0, "advantage": ADVANTAGES[at],
-            "_step": step,
-        })  # fmt: skip
+        ]
+        records.append(
+            {
+                "version": 1,
+                "id": f"{step}{group}{index}",
+                "task": {"type": "Calc", "data": {"idx": group}},
+                "tools": [{"name": "calculator", "description": "", "parameters": {}}],
+                "nodes": nodes,
+                "calls": [{"node": 1, "finish_reason": "tool_calls"}, {"node": 3, "finish_reason": "stop"}],
+                "rewards": {"exact": {"score": REWARDS[at], "weight": 1.0}},
+                "metrics": {},
+                "info": {},
+                "is_completed": True,
+                "ok": True,
+                "stop_condition": "agent_completed",
+                "errors": [],
+                "kind": "train",
+                "env_name": "calc",
+                "group_id": f"g{step}-{group}",
+                "policy_version": step - 1,
+                "off_policy_steps": 0,
+                "advantage": ADVANTAGES[at],
+                "_step": step,
+            }
+        )
     _write_steps(folder, records, change)
 
 
@@ -228,8 +331,18 @@ def _without_calls_toolrl(records: Records) -> None:
 def _restated(records: Records) -> None:
     """A trace whose second prompt has the sampled call as other tokens: verifiers.v1 branches there."""
     nodes = records[4]["nodes"]
-    again = {**nodes[1], "sampled": False, "token_ids": [3, 99, 12], "mask": [False] * 3, "logprobs": [], "advantages": None}
-    called = {**again["message"], "tool_calls": [{**again["message"]["tool_calls"][0], "arguments": '{"expression":"1 + 2"}'}]}
+    again = {
+        **nodes[1],
+        "sampled": False,
+        "token_ids": [3, 99, 12],
+        "mask": [False] * 3,
+        "logprobs": [],
+        "advantages": None,
+    }
+    called = {
+        **again["message"],
+        "tool_calls": [{**again["message"]["tool_calls"][0], "arguments": '{"expression":"1 + 2"}'}],
+    }
     nodes.insert(2, again | {"message": called})
     nodes[3]["parent"], nodes[4]["parent"] = 2, 3
     records[4]["calls"][1]["node"] = 4
@@ -251,8 +364,18 @@ CUT = "\n<tool_call>\n{"
 FAULTS: dict[str, dict[str, Change]] = {
     "continuation": {
         "toolrl": _set("ids", 3, to=30),
-        "verl": _all(turns=[{"prompt_ids": PROMPT, "response_ids": SAMPLED}, {"prompt_ids": [*PROMPT, 10, 13, 20], "response_ids": FINAL}]),
-        "trl": _all(turns=[{"prompt_ids": PROMPT, "completion_ids": SAMPLED}, {"prompt_ids": [*PROMPT, 10, 13, 20], "completion_ids": FINAL}]),
+        "verl": _all(
+            turns=[
+                {"prompt_ids": PROMPT, "response_ids": SAMPLED},
+                {"prompt_ids": [*PROMPT, 10, 13, 20], "response_ids": FINAL},
+            ]
+        ),
+        "trl": _all(
+            turns=[
+                {"prompt_ids": PROMPT, "completion_ids": SAMPLED},
+                {"prompt_ids": [*PROMPT, 10, 13, 20], "completion_ids": FINAL},
+            ]
+        ),
         "prime": _set("trajectory", 1, "tokens", "prompt_ids", to=[*PROMPT, 10, 13, 12, *ANSWER]),
         "prime_trace": _restated,
     },
@@ -272,7 +395,7 @@ FAULTS: dict[str, dict[str, Change]] = {
     },
     "versions": {
         "toolrl": lambda records: [_stale_toolrl(it) for it in records[16:20]],
-        "verl": _all(min_global_steps=1, step=2, max_global_steps=1) and _all(off_policy_steps=9),
+        "verl": _all(min_global_steps=-9),
         "trl": _all(policy_version=-20),
         "prime": _set("policy_version", to=-12),
         "prime_trace": _set("off_policy_steps", to=12),
@@ -285,14 +408,14 @@ FAULTS: dict[str, dict[str, Change]] = {
         "prime_trace": lambda records: [it["nodes"][1]["message"].update(tool_calls=None) for it in records],
     },
     "rewards": {
-        "toolrl": lambda records: [it["rewards"][0].update(value=1.0) for it in records],
+        "toolrl": lambda records: [_reward_toolrl(it, 1.0) for it in records],
         "verl": _all(score=0.0),
         "trl": _all(correct_reward=1.0, advantage=0.0),
         "prime": _all(reward=0.0, advantage=0.0),
         "prime_trace": _all(rewards={"exact": {"score": 0.0, "weight": 1.0}}, advantage=0.0),
     },
     "truncation": {
-        "toolrl": lambda records: records[5].update(stop_reason="max_tokens") or records[5]["rewards"][0].update(value=1.0),
+        "toolrl": lambda records: [it.update(stop_reason="max_tokens") for it in records[4:8]],
         "verl": lambda records: [it.update(output=it["output"] + CUT) for it in records[4:8]],
         "trl": lambda records: [it["completion"][2].update(content="<think>I") for it in records[4:8]],
         "prime": lambda records: [it.update(is_truncated=True) for it in records[4:8]],
@@ -306,6 +429,10 @@ FAULTS: dict[str, dict[str, Change]] = {
         "prime_trace": _unanswered_trace,
     },
 }
+
+
+def _reward_toolrl(record: dict[str, Any], value: float) -> None:
+    record["reward"] = record["rewards"][0]["value"] = value
 
 
 def _stale_toolrl(record: dict[str, Any]) -> None:

@@ -26,14 +26,13 @@ LACKS = {
     "rewards": "rollouts.bin doesn't say which samples are one group",
     "truncation": "rollouts.bin doesn't say how a rollout ended",
 }
-_LARGEST = 1 << 31
 
 
 def _load(path: Path) -> Any:
     import msgpack
 
     with path.open("rb") as file:
-        return msgpack.unpack(file, strict_map_key=False, max_buffer_size=_LARGEST)
+        return msgpack.unpack(file, strict_map_key=False)
 
 
 def is_batch(path: Path) -> bool:

@@ -1,10 +1,10 @@
 """Rows of verl's and TRL's dumps: one flat record a rollout.
 
-verl: `trainer.rollout_data_dir` and `validation_data_dir`, `<step>.jsonl` as `RayPPOTrainer._dump_generations` writes it
+verl: `trainer.rollout_data_dir` and `validation_data_dir`, `<step>.jsonl` by `RayPPOTrainer._dump_generations`
 (verl/trainer/ppo/ray_trainer.py): `input`, `output`, `score`, `step`, since v0.5 `gts`, and a key for each extra of the
 reward function; the trainers of verl/trainer/ppo/v1 add `uid`. TRL: `completions/completions_<step>.parquet` as
 `GRPOTrainer.log` writes it with `log_completions`: `step`, `prompt`, `completion`, a column for each reward function,
-columns of `log_extra`, `advantage`. Neither holds tokens by itself; extras that do, under the names below, are checked too.
+columns of `log_extra`, `advantage`. Neither holds tokens by itself; extras that do, under the names below, are checked.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ NAMES = {
     "logprobs": ("rollout_log_probs", "completion_logprobs", "response_logprobs", "rollout_logprobs", "logprobs"),
     "versions": ("weight_versions", "token_versions", "policy_versions", "versions"),
     "oldest": ("min_global_steps", "param_version_start", "policy_version", "param_version", "weight_version",
-               "model_version", "version", "rollout_version"),
+               "model_version", "version", "rollout_version", "ckpt_step", "inference_step"),
     "age": ("off_policy_steps", "staleness", "policy_lag"),
     "tools": ("tools", "tool_schemas", "tool_defs", "oai_tools", "tools_kwargs"),
-    "ended": ("is_truncated", "truncated", "finish_reason", "stop_reason", "stop_condition", "status", "response_clipped"),
+    "ended": ("is_truncated", "truncated", "finish_reason", "stop_reason", "stop_condition", "status"),
     "exchanges": ("turns", "requests", "trajectory", "steps"),
 }  # fmt: skip
 """Of a field, the keys under which versions and forks of the systems write it, the likeliest first."""
 
-CUT_WORDS = {"length", "truncated", "max_tokens", "max_turns", "max_length", "context_full", "timeout", "max_input_tokens",
-             "max_output_tokens", "max_total_tokens", "max_turns_reached", "prompt_too_long", "max_model_len",
-             "max_seq_len", "has_max_turns_reached", "timeout_reached", "max_total_completion_tokens_reached",
-             "compaction_failed", "overlong"}  # fmt: skip
+CUT_WORDS = {
+    "length", "truncated", "max_tokens", "max_turns", "max_length", "context_full", "timeout", "max_input_tokens",
+    "max_output_tokens", "max_total_tokens", "max_turns_reached", "prompt_too_long", "max_model_len", "max_seq_len",
+    "has_max_turns_reached", "timeout_reached", "max_total_completion_tokens_reached", "compaction_failed", "overlong",
+}  # fmt: skip
 
 _NO_TOKENS = "{} keeps texts, no tokens; token ids, masks and advantages written as extras would be checked"
 LACKS_VERL = {
@@ -98,7 +99,9 @@ def cut(record: Mapping[str, Any]) -> tuple[str | None, bool]:
             continue
         known = True
         words = value if isinstance(value, str) else None
-        if (words is None and value is not False and finite(value)) or (words or "").lower().rpartition(".")[2] in CUT_WORDS:
+        if (words is None and value is not False and finite(value)) or (words or "").lower().rpartition(".")[
+            2
+        ] in CUT_WORDS:
             return f"{name} {value}", True
     return None, known
 
@@ -167,8 +170,13 @@ def flat_row(record: Mapping[str, Any], place: str, *, trl: bool, offered: tuple
     row.calls, row.blocks = _calls(spoken, response)
     end = texts.transcript_end(spoken) if spoken is not None else str(response or "")
     row.ended, row.knows_end = cut(record)
+    row.marked = texts.is_marked(end) if end else None
     trailing = next((call for call in row.calls if call.last and not call.answered), None)
-    row.ended = row.ended or texts.unclosed(end) or (f"it ends in a call without an answer, {trailing.text}" if trailing else None)
+    row.ended = (
+        row.ended
+        or texts.unclosed(end)
+        or (f"it ends in a call without an answer, {trailing.text}" if trailing else None)
+    )
     tokens = tokens_of(record)
     row.tokens = None if tokens is None else [tokens]
     row.exchanges = exchanges_of(record)
@@ -204,21 +212,21 @@ def _calls(spoken: list[Mapping[str, Any]] | None, response: Any) -> tuple[list[
     return calls, blocks
 
 
-_NOT_REWARDS = {name for field in ("step", "advantage", "oldest", "age", "ended", "group") for name in NAMES[field]} | {
-    "num_turns", "length", "completion_length", "prompt_length", "num_tool_calls", "tool_calls", "epoch", "index",
-}  # fmt: skip
+_NO_PARTS = {name for field in ("step", "advantage", "oldest", "age", "ended", "group") for name in NAMES[field]}
+_SELDOM_REWARDS = re.compile("length|num_|count|tokens|turns|epoch|index|time|temperature|_id$", re.IGNORECASE)
 
 
 def _rewards(record: Mapping[str, Any]) -> tuple[float | None, dict[str, float | None]]:
-    """TRL's reward columns, which nothing marks but that they hold numbers; their sum, as weights aren't kept."""
+    """TRL's columns of numbers, as nothing marks rewards, and the sum of the likely ones, as weights aren't kept."""
     parts: dict[str, float | None] = {}
     for name, value in record.items():
         number = None if isinstance(value, bool | str | list | dict) else finite(value)
-        if name not in _NOT_REWARDS and (value is None or number is not None):
+        if name not in _NO_PARTS and (value is None or number is not None):
             # pandas writes None as nan: the function didn't score this row.
             parts[name] = None if number is None or number != number else number
-    named = {name: value for name, value in parts.items() if re.search("reward|score", name, re.IGNORECASE)} or parts
-    known = [value for value in named.values() if value is not None]
+    named = {name for name in parts if re.search("reward|score", name, re.IGNORECASE)}
+    likely = named or {name for name in parts if not _SELDOM_REWARDS.search(name)} or set(parts)
+    known = [value for name, value in parts.items() if name in likely and value is not None]
     return (sum(known) if known else None), parts
 
 

@@ -18,7 +18,7 @@ from toolrl_plugin_audit.rows import Row
 
 LOOKED_FOR = (
     "Looked for: a run folder of toolrl's (config.yaml, episodes/), verl's <step>.jsonl of trainer.rollout_data_dir "
-    "(keys input, output, score), TRL's completions/completions_<step>.parquet (columns prompt, completion, advantage), "
+    "(keys input, output, score), TRL's completions/completions_<step>.parquet (columns prompt, completion), "
     "prime-rl's rollouts/step_<n>/train_rollouts.jsonl or rollouts.bin, verifiers' results.jsonl."
 )
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".bin")
@@ -43,18 +43,19 @@ class Dump(Protocol):
 class Files:
     """Dumps of another system."""
 
-    max_staleness: int | None = prime.MAX_OFF_POLICY_STEPS
-
     def __init__(self, root: Path, paths: list[tuple[Path, str]], tools: tuple[str, ...] | None) -> None:
         self._root = root
         self._paths = paths
         self._tools = tools
         formats = {name for _, name in paths}
-        self.name = " and ".join({"verl": "verl", "trl": "TRL", "prime": "prime-rl", "bin": "prime-rl"}[it] for it in sorted(formats))
+        self.name = " and ".join(
+            {"verl": "verl", "trl": "TRL", "prime": "prime-rl", "bin": "prime-rl"}[it] for it in sorted(formats)
+        )
         self.name = "rollouts of " + " and ".join(dict.fromkeys(self.name.split(" and ")))
         lacks = {"verl": flat.LACKS_VERL, "trl": flat.LACKS_TRL, "prime": prime.LACKS, "bin": binary.LACKS}
         self.lacks = {key: value for name in sorted(formats) for key, value in lacks[name].items()}
         self.exact = formats == {"trl"}
+        self.max_staleness: int | None = prime.max_off_policy_steps(root)
 
     def files(self) -> Iterator[Iterator[Row]]:
         for path, name in self._paths:
@@ -66,8 +67,6 @@ class Files:
             yield from binary.binary_rows(path, shown)
             return
         table = path.suffix == ".parquet"
-        if not table and name == "trl":
-            name = "trl"
         val = any(part.startswith("val") for part in Path(shown).parts) or path.parent.name.startswith("val")
         for number, record in enumerate(records(path), start=1):
             place = f"{shown}, row {number - 1}" if table else f"{shown}:{number}"
@@ -110,7 +109,7 @@ def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, l
     if not path.exists():
         raise DataError("there is no such file or folder", where=str(path), hint=LOOKED_FOR)
     run = path.parent if path.name == "episodes" and is_run_folder(path.parent) else path
-    if is_run_folder(run) and ((run / "episodes").exists() or (run / "metrics.jsonl").exists() or _is_toolrl(run)):
+    if is_run_folder(run) and ((run / "episodes").exists() or (run / "plugins.json").exists()):
         return toolrl_run.open_run(run), []
     inside = sorted(it.name for it in path.iterdir() if is_run_folder(it)) if path.is_dir() else []
     if inside and (path / inside[0] / "episodes").exists():
@@ -135,10 +134,6 @@ def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, l
     return Files(path, known, tools), notes
 
 
-def _is_toolrl(run: Path) -> bool:
-    return (run / "plugins.json").exists() or (run / "summary.json").exists()
-
-
 def _candidate(path: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.parts[-3:])
     return path.is_file() and path.name.endswith(_SUFFIXES) and not hidden
@@ -154,7 +149,11 @@ def _nothing(path: Path, foreign: list[tuple[Path, str]], empty: list[tuple[Path
         return "this file is empty" if empty else "this file holds no rollouts of a format that is known"
     if empty and not foreign:
         return f"the files here are empty: {', '.join(it.name for it, _ in empty[:5])}"
-    seen = f" ({', '.join(it.name for it, _ in foreign[:5])} {'is none' if len(foreign) == 1 else 'are none'})" if foreign else ""
+    seen = (
+        f" ({', '.join(it.name for it, _ in foreign[:5])} {'is none' if len(foreign) == 1 else 'are none'})"
+        if foreign
+        else ""
+    )
     return f"there are no rollouts in this folder{seen}"
 
 
@@ -180,11 +179,12 @@ def _format(path: Path) -> str:
 
 
 def _table_format(path: Path) -> str:
+    import pyarrow
     import pyarrow.parquet as parquet
 
     try:
         names = parquet.read_schema(path).names
-    except Exception:  # Arrow has errors of its own for each kind of damage.
+    except (pyarrow.ArrowException, OSError):
         return "trl" if path.name.startswith("completions_") else ""
     if flat.is_trl(names):
         return "trl"

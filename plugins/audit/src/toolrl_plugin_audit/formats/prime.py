@@ -1,16 +1,16 @@
 """Rows of prime-rl's rollouts and of verifiers' results.
 
-prime-rl's orchestrator writes `rollouts/step_<n>/train_rollouts.jsonl`. Its rows are outputs of verifiers: up to version
-0.1 `RolloutOutput` (verifiers/types.py), whose `trajectory` has the token ids of each request, with `advantage` and other
-fields added by the orchestrator; then traces of verifiers.v1 (verifiers/v1/trace.py), graphs of messages that hold the
-tokens each of them adds (verifiers/v1/graph.py), with the fields of `Rollout.to_dict` (prime_rl/orchestrator/types.py) or
-a stamp `info.prime_rl`. `vf-eval` writes `results.jsonl` with the same rows. `rollouts.bin` and `rank_<n>.bin` are what the
-orchestrator sends to the trainer.
+prime-rl's orchestrator writes `rollouts/step_<n>/train_rollouts.jsonl`. First its rows were `RolloutOutput`s of
+verifiers (verifiers/types.py), whose `trajectory` has the token ids of each request, with `advantage` and others added.
+Now they are traces of verifiers.v1 (verifiers/v1/trace.py), graphs of messages with the tokens that each of them adds
+(verifiers/v1/graph.py), and the fields of `Rollout.to_dict` (prime_rl/orchestrator/types.py) or a stamp
+`info.prime_rl`. `vf-eval` writes the same rows as `results.jsonl`. binary.py reads what goes to the trainer.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,35 @@ MAX_OFF_POLICY_STEPS = 8
 _STEP = re.compile(r"step_(\d+)")
 
 
+def max_off_policy_steps(root: Path) -> int:
+    """What the run's config allows, if it lies in the folder of the rollouts or above it; else prime-rl's default."""
+    for folder in (root, *root.absolute().parents[:3]):
+        for path in sorted([*folder.glob("*.toml"), *folder.glob("config*/*.toml")])[:20] if folder.is_dir() else ():
+            try:
+                found = _nested(tomllib.loads(path.read_text(encoding="utf-8")), "max_off_policy_steps")
+            except (OSError, ValueError):
+                continue
+            if isinstance(found, int):
+                return found
+    return MAX_OFF_POLICY_STEPS
+
+
+def _nested(table: Any, name: str) -> Any:
+    if not isinstance(table, dict):
+        return None
+    return table.get(
+        name, next((it for it in (_nested(value, name) for value in table.values()) if it is not None), None)
+    )
+
+
 def is_prime(record: Any) -> bool:
     """Whether a JSON record is a rollout of prime-rl's or verifiers'."""
     if not isinstance(record, dict):
         return False
     if isinstance(record.get("nodes"), list) and ("task" in record or "rewards" in record):
         return True
-    legacy = "example_id" in record or "trajectory" in record or "is_completed" in record
+    legacy = bool({"example_id", "trajectory", "is_completed", "generation_ms"} & record.keys())
+    legacy = legacy or ("reward" in record and "task" in record and isinstance(record.get("completion"), list))
     return legacy and "prompt" in record and "completion" in record
 
 
@@ -56,7 +78,7 @@ def prime_row(record: Mapping[str, Any], place: str, path: Path, offered: tuple[
     row.compared = not failed and not evaluated
     row.advantage = finite(facts.get("advantage")) if not isinstance(facts.get("advantage"), list | dict) else None
     row.age = integer(first(facts, "age"))
-    version = integer(facts.get("policy_version"))
+    version = integer(first(facts, "oldest")) if "nodes" not in record else integer(facts.get("policy_version"))
     if row.age is None and version is not None and row.step is not None:
         row.age = max(row.step - version, 0)  # Where steps count from 1 and versions from 0, one less.
     row.ended, row.knows_end = cut(record)
@@ -82,7 +104,9 @@ def _read_output(row: Row, record: Mapping[str, Any]) -> None:
     spoken = completion if isinstance(completion, list) else []
     row.calls, _ = texts.calls_in_messages(spoken) if spoken else texts.calls_in_text(str(completion or ""))
     row.ended = row.ended or _by_requests(record)
-    steps = [it for it in record.get("trajectory") or () if isinstance(it, Mapping) and isinstance(it.get("tokens"), Mapping)]
+    steps = [
+        it for it in record.get("trajectory") or () if isinstance(it, Mapping) and isinstance(it.get("tokens"), Mapping)
+    ]
     if steps:
         row.exchanges = list(map(_exchange, steps))
         several = len(steps) > 1
@@ -115,12 +139,17 @@ def _exchange(step: Mapping[str, Any]) -> Exchange:
 def _tokens(step: Mapping[str, Any], name: str) -> Tokens:
     held = step["tokens"]
     prompt, completion = numbers(held.get("prompt_ids")) or [], numbers(held.get("completion_ids")) or []
+    logprobs = numbers(held.get("completion_logprobs"))
     masks = [held.get("prompt_mask") or [0] * len(prompt), held.get("completion_mask") or [1] * len(completion)]
     advantages = numbers(step.get("advantages") or held.get("advantages"))
     if advantages is not None and len(advantages) == len(completion):
         advantages = [0.0] * len(prompt) + advantages
     sampled = [False] * len(prompt) + [True] * len(completion)
-    return Tokens(prompt + completion, [*masks[0], *masks[1]], sampled, advantages=advantages, name=name)
+    if logprobs is not None and len(logprobs) == len(completion):
+        logprobs = [0.0] * len(prompt) + logprobs
+    return Tokens(
+        prompt + completion, [*masks[0], *masks[1]], sampled, advantages=advantages, logprobs=logprobs, name=name
+    )
 
 
 # A trace of verifiers.v1.
@@ -139,7 +168,9 @@ def _read_trace(row: Row, record: Mapping[str, Any], facts: Mapping[str, Any]) -
     paths = _paths(nodes)
     row.calls = _calls_of(nodes, paths)
     if any(it.get("token_ids") for it in nodes):
-        row.tokens = [_node_tokens(it, number) for number, it in enumerate(nodes) if it.get("token_ids") or it.get("mask")]
+        row.tokens = [
+            _node_tokens(it, number) for number, it in enumerate(nodes) if it.get("token_ids") or it.get("mask")
+        ]
         row.drifts = _restated(nodes)
 
 
@@ -159,7 +190,9 @@ def _trace_reward(record: Mapping[str, Any]) -> float | None:
 
 def _by_calls(record: Mapping[str, Any], nodes: list[Mapping[str, Any]]) -> str | None:
     calls = [it for it in record.get("calls") or () if isinstance(it, Mapping) and not it.get("error")]
-    reasons = [it.get("finish_reason") for it in calls] or [it.get("finish_reason") for it in nodes if it.get("sampled")]
+    reasons = [it.get("finish_reason") for it in calls] or [
+        it.get("finish_reason") for it in nodes if it.get("sampled")
+    ]
     return "finish_reason length" if reasons and reasons[-1] == "length" else None
 
 

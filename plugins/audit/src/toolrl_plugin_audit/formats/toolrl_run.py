@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import DataError
+from toolrl.runs.episodes import EpisodeFile
 from toolrl.runs.folder import RunFolder
-from toolrl.runs.records import StoredEpisode
+from toolrl.runs.records import StoredEpisode, episode_from_json
 from toolrl.types import CallError, Episode, Trajectory, common_beginning
+from toolrl_plugin_audit.row_checks import finite, realigns
 from toolrl_plugin_audit.rows import Call, Row, Tokens, quote
 
 LACKS = {
     "continuation": "rollouts without tokens, of an engine behind an API",
     "masks": "rollouts without tokens, of an engine behind an API",
-    "advantages": "a run folder holds rewards and where they are credited, and no advantages: they are made anew in training",
+    "advantages": "a run folder holds rewards and where they are credited; advantages are made of them in training",
     "versions": "only training rollouts with tokens have an age",
     "rewards": "only training rollouts that didn't fail are compared in groups, without teachers",
     "tools": "environments without tools",
@@ -39,7 +41,9 @@ class ToolrlRun:
         staleness = rollout.get("max_staleness") if isinstance(rollout, dict) else 0
         self.max_staleness: int | None = int(staleness or 0)
         held = folder.config.get("environments")
-        environments = {name: it for name, it in (held if isinstance(held, dict) else {}).items() if isinstance(it, dict)}
+        environments = {
+            name: it for name, it in (held if isinstance(held, dict) else {}).items() if isinstance(it, dict)
+        }
         self._tools = {name: ("",) for name, it in environments.items() if it.get("tools")}
         self._agents = {name for name, it in environments.items() if it.get("harness")}
         algorithm = folder.config.get("algorithm")
@@ -53,11 +57,21 @@ class ToolrlRun:
         if not files:
             raise DataError(
                 "this run has no episodes", where=str(self._folder.directory / "episodes"),
-                hint="Fine-tuning without an evaluation plays none; else set run.save_episodes: true, or wait for the first step.",
+                hint="Fine-tuning plays none but in evaluations; else set run.save_episodes: true, or wait for a step.",
             )  # fmt: skip
         self._trains = any(file.kind == "train" for file in files)
         for file in files:
-            yield (self._row(stored, file.path) for stored in file.episodes())
+            yield self._rows(file)
+
+    def _rows(self, file: EpisodeFile) -> Iterator[Row]:
+        for record in file.records():
+            try:
+                episode = episode_from_json(record)
+            except ValueError as error:
+                raise DataError(str(error), where=str(file.path)) from error
+            row = self._row(StoredEpisode(record["step"], record["kind"], episode), file.path)
+            row.stated = finite(record.get("reward"))
+            yield row
 
     def _row(self, stored: StoredEpisode, path: Path) -> Row:
         episode = stored.episode
@@ -68,7 +82,16 @@ class ToolrlRun:
         sampled = [it for it in with_tokens if it.trained and 1 in it.loss_mask]
         row = Row(f"{path.name}, episode {episode.id}", stored.step, episode.group, compared=scored)
         row.reward = episode.reward if episode.rewards else None
-        row.ended = episode.stop_reason if episode.stop_reason in CUTS else None
+        cut_turn = (
+            bool(episode.main.turns) and episode.main.turns[-1].finish == "length" and episode.stop_reason == "no_call"
+        )
+        row.ended = (
+            episode.stop_reason
+            if episode.stop_reason in CUTS
+            else "its last turn was cut at a limit"
+            if cut_turn
+            else None
+        )
         row.knows_end = True
         row.misplaced = _misplaced(episode) if episode.rewards else None
         row.calls = list(_calls(episode, own_loop=episode.environment in self._agents))
@@ -76,7 +99,8 @@ class ToolrlRun:
         row.tools = self._tools.get(episode.environment) if task_tools is None else task_tools
         if with_tokens:
             row.tokens = [self._tokens(it, number, episode) for number, it in enumerate(episode.trajectories) if it.ids]
-            row.drifts = [*self._other_text(episode), *self._other_tokens(episode)]
+            if self._pieces or len(with_tokens) > 1:
+                row.drifts = [*self._other_text(episode), *self._other_tokens(episode)]
         if train and sampled and stored.step is not None:
             versions = [version for it in sampled for version in it.weight_versions if version >= 0]
             newest = stored.step - 1 - max(versions, default=stored.step - 1)
@@ -92,7 +116,14 @@ class ToolrlRun:
                     sampled[start:end] = [True] * len(sampled[start:end])
         named = f"trajectory {number} ({it.role})" if len(episode.trajectories) > 1 else ""
         return Tokens(
-            it.ids, it.loss_mask, sampled, exact=True, versions=it.weight_versions, name=named, decode=self._decoder(it.ids)
+            it.ids,
+            it.loss_mask,
+            sampled,
+            exact=True,
+            logprobs=it.logprobs,
+            versions=it.weight_versions,
+            name=named,
+            decode=self._decoder(it.ids),
         )
 
     def _decoder(self, ids: tuple[int, ...]) -> Callable[[int, int], str] | None:
@@ -116,13 +147,12 @@ class ToolrlRun:
                     if text is None or "\ufffd" in text or "\ufffd" in segment.text or text.startswith(segment.text):
                         continue
                     at = common_beginning(text, segment.text)
-                    yield (
-                        f"trajectory {number}, turn {turn.index}: the model wrote {quote(segment.text[max(at - 20, 0) :])}, "
-                        f"the tokens {start} to {end - 1} say {quote(text[max(at - 20, 0) :])}"
-                    )
+                    wrote, say = (quote(it[max(at - 20, 0) :]) for it in (segment.text, text))
+                    where = f"trajectory {number}, turn {turn.index}"
+                    yield f"{where}: the model wrote {wrote}, the tokens {start} to {end - 1} say {say}"
 
     def _other_tokens(self, episode: Episode) -> Iterator[str]:
-        """Later trajectories that restate sampled text in other tokens: a needless break, trained apart from its history."""
+        """Later trajectories that restate sampled text in other tokens, and so are trained apart from their history."""
         for number, later in enumerate(episode.trajectories):
             for place, earlier in enumerate(episode.trajectories[:number]):
                 if not earlier.turns or not later.ids or earlier.role != later.role:
@@ -135,10 +165,11 @@ class ToolrlRun:
                 end = next((it.tokens[1] for it in segments if it.tokens[0] <= at < it.tokens[1]), at + 1)
                 was = self._text(earlier.ids[at:end])
                 now = self._text(later.ids[at : later.prompt_length])
-                if was and now and now.startswith(was):
+                if (was and now and now.startswith(was)) or realigns(earlier.ids, later.ids, at):
                     yield (
-                        f"trajectory {number} restates turn text of trajectory {place} in other tokens: at {at}, "
-                        f"{list(earlier.ids[at : at + 6])} became {list(later.ids[at : at + 6])}: {quote(was)}"
+                        f"trajectory {number} restates a turn of trajectory {place} in other tokens: at {at}, "
+                        f"{list(earlier.ids[at : at + 6])} became {list(later.ids[at : at + 6])}"
+                        f"{': ' + quote(was) if was else ''}"
                     )
                     break
 
@@ -148,15 +179,21 @@ def _misplaced(episode: Episode) -> list[str]:
     roles = {it.role for it in episode.trajectories}
     return [
         f"{entry.source} gives {entry.value:g} to "
-        + (f"turn {entry.turn} of {len(turns)}" if entry.turn is not None and entry.turn not in turns else f"role {entry.role!r}")
+        + (
+            f"turn {entry.turn} of {len(turns)}"
+            if entry.turn is not None and entry.turn not in turns
+            else f"role {entry.role!r}"
+        )
         for entry in episode.rewards
         if turns
-        and ((entry.turn is not None and entry.turn not in turns) or (entry.role is not None and entry.role not in roles))
+        and (
+            (entry.turn is not None and entry.turn not in turns) or (entry.role is not None and entry.role not in roles)
+        )
     ]
 
 
 def _calls(episode: Episode, *, own_loop: bool) -> Iterator[Call]:
-    """The calls. Those of an agent with a loop of its own are answered by its messages, or not taken as calls at all."""
+    """The calls. Those of an agent with a loop of its own are answered by its messages, or not taken as calls."""
     for it in episode.trajectories:
         answered = {message.tool_call_id for message in it.messages if message.role == "tool"}
         for turn in it.turns:
