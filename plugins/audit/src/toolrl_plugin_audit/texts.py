@@ -21,13 +21,16 @@ _CALL_OR_ANSWER = re.compile(
 )
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 _CLOSED = (("<think>", "</think>"), ("<tool_call>", "</tool_call>"), ("<search>", "</search>"))
-_ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<|end_of_text|>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
-         "<end_of_turn>", "<eos>", "<turn|>", "<|return|>", "<|user|>", "<|observation|>")  # fmt: skip
+_ENDS = (
+    "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<eos>", "<turn|>",
+    "<|return|>", "<|user|>", "<|observation|>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+)  # fmt: skip
 _TOOLS = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 _FUNCTION = re.compile(r'"type"\s*:\s*"function".*?"name"\s*:\s*"([^"]+)"', re.DOTALL)
 _MENTIONED = re.compile(
-    r"\b(?:use|using|call|calling|access to|available|following|provided|with)\b[^.\n]{0,40}\b(?:tools?|function[- ]call(?:s|ing)?)\b",
+    r"\b(?:use|using|call|calling|access to|available|following|provided|with)\b[^.\n]{0,40}"
+    r"\b(?:tools?|function[- ]call(?:s|ing)?)\b",
     re.IGNORECASE,
 )
 _ANSWERS = ("tool", "function", "ipython", "environment")

@@ -231,7 +231,7 @@ def _step(prompt: Any, completion: Any, prompt_ids: list[int], ids: list[int], t
 
 
 def write_prime_trace(folder: Path, change: Change) -> None:
-    """The same file by `Rollout.to_dict` (prime_rl/orchestrator/types.py): traces of verifiers.v1 (trace.py, graph.py)."""
+    """The same file by `Rollout.to_dict` (prime_rl/orchestrator/types.py): traces of verifiers.v1 (trace.py)."""
     called = {
         "role": "assistant",
         "content": None,

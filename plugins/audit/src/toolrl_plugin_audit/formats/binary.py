@@ -29,7 +29,7 @@ LACKS = {
 
 
 def _load(path: Path) -> Any:
-    import msgpack
+    import msgpack  # type: ignore[import-untyped]
 
     with path.open("rb") as file:
         return msgpack.unpack(file, strict_map_key=False)

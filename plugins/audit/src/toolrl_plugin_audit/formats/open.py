@@ -115,10 +115,12 @@ def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, l
     if inside and (path / inside[0] / "episodes").exists():
         raise DataError("this folder holds several runs", where=str(path), hint=f"Name one: {', '.join(inside[:8])}.")
     candidates = [path] if path.is_file() else sorted((it for it in path.rglob("*") if _candidate(it)), key=_natural)
-    known, foreign, empty, own = [], [], [], []
+    sorts: dict[str, list[tuple[Path, str]]] = {"": [], "empty": [], "toolrl": []}
+    known: list[tuple[Path, str]] = []
     for it in candidates:
         name = _format(it)
-        {"": foreign, "empty": empty, "toolrl": own}.get(name, known).append((it, name))
+        sorts.get(name, known).append((it, name))
+    foreign, empty, own = sorts.values()
     if own and not known:
         raise DataError(
             "these are episodes of a run of toolrl's without their run", where=str(own[0][0]),

@@ -122,8 +122,8 @@ def _by_requests(record: Mapping[str, Any]) -> str | None:
 
 
 def _one_advantage(steps: list[Mapping[str, Any]]) -> float | None:
-    values = {it.get("advantage") for it in steps if isinstance(it.get("advantage"), int | float)}
-    return float(values.pop()) if len(values) == 1 else None
+    values = {finite(it.get("advantage")) for it in steps} - {None}
+    return values.pop() if len(values) == 1 else None
 
 
 def _exchange(step: Mapping[str, Any]) -> Exchange:
@@ -179,7 +179,7 @@ def _trace_reward(record: Mapping[str, Any]) -> float | None:
     if record.get("reward") is not None or not isinstance(parts, Mapping) or not parts:
         return finite(record.get("reward"))
     values = [
-        (finite(it.get("score")) or 0.0) * (1.0 if it.get("weight") is None else float(it["weight"]))
+        (finite(it.get("score")) or 0.0) * (1.0 if it.get("weight") is None else (finite(it["weight"]) or 0.0))
         if isinstance(it, Mapping)
         else finite(it)
         for it in parts.values()

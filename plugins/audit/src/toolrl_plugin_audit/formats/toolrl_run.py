@@ -146,7 +146,9 @@ class ToolrlRun:
                     # A character that tokens share has no text in either of them.
                     if text is None or "\ufffd" in text or "\ufffd" in segment.text or text.startswith(segment.text):
                         continue
-                    at = common_beginning(text, segment.text)
+                    at = next(
+                        (n for n, (a, b) in enumerate(zip(text, segment.text, strict=False)) if a != b), len(text)
+                    )
                     wrote, say = (quote(it[max(at - 20, 0) :]) for it in (segment.text, text))
                     where = f"trajectory {number}, turn {turn.index}"
                     yield f"{where}: the model wrote {wrote}, the tokens {start} to {end - 1} say {say}"
