@@ -81,6 +81,9 @@ LIBRARIES = {
 }
 """What a plugin works without, and its own session tests it with; not for all, since these bring much along."""
 
+SITE = ("mkdocs>=1.6,<2", "mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1.0,<2", "ruff>=0.17,<0.18")
+"""What the docs' site is made with; ruff breaks the lines of long signatures."""
+
 AGENTS = ("openai==3.54.*", "openai-agents==0.24.*", "langgraph==1.2.*", "langchain-core==1.7.2",
           "langchain-openai==1.7.3", "smolagents==1.26.*", "mini-swe-agent==2.4.*", "litellm==1.83.0",
           "qwen-agent==0.0.34", "soundfile", "dashscope==2.0.2", "anthropic==2.12.*", "httpx==0.28.1")  # fmt: skip
@@ -129,14 +132,14 @@ def quickstart(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Everything that CI runs: all tests but the slow ones, contracts, lint and types. Arguments go to pytest."""
+    """Everything that CI runs: all tests but the slow ones, contracts, site, lint and types. Arguments go to pytest."""
     _install(session, *TEST, *PEERS, *BUILD, packages=[CORE, *PLUGINS], extras="[train,lora]")
     session.install("--no-deps", "bfcl-eval>=2026.3")  # Its requirements pin numpy; the example needs none of them.
     names = sorted({p.name for p in PLUGINS} - OWN_SESSION, key=lambda name: (name not in LONGEST, name))
     folders = ["tests", *(f"plugins/{name}/tests" for name in names), *WITH_PLUGINS]
     session.run(*PYTEST, *TWO, IN_ORDER, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
     own = [f"plugin({folder.name})" for folder in LIGHT if folder.name in LIBRARIES]
-    for name in ("core", "contracts", *own, "older_mcp", "lint", "types"):
+    for name in ("core", "contracts", *own, "older_mcp", "site", "lint", "types"):
         session.notify(name)
 
 
@@ -231,8 +234,9 @@ def vllm(session: nox.Session) -> None:
 @nox.session
 def slow(session: nox.Session) -> None:
     """Batteries of kills, faults and escapes, Ray clusters, fuzzing at full size, a real model, the benchmarks' own
-    tests, and the quickstart over five seeds. The session `harnesses` follows."""
+    tests, and the quickstart over five seeds. The sessions `harnesses` and `release` follow."""
     session.notify("harnesses")
+    session.notify("release")
     _install(session, *TEST, *PEERS, packages=[CORE, *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run(*PYTEST, "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", **ONE_THREAD})
@@ -256,10 +260,38 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The reference pages are those that the code gives, and every link in the docs leads somewhere."""
+    """The reference pages are those that the code gives, and every link, config and command in the docs is right; then
+    the site."""
     _install(session, *TEST, packages=[CORE, *LIGHT])
     session.run("python", "docs/reference/make.py", "--check")
-    session.run("python", "-m", "pytest", "tests/docs")
+    session.run("python", "-m", "pytest", "tests/docs", *session.posargs)
+    session.notify("site")
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """The docs as a site with search, in build/docs. A link or an anchor that leads nowhere is an error."""
+    session.install("pytest>=8", *SITE)
+    session.run("mkdocs", "build", env={"NO_MKDOCS_2_WARNING": "1"})
+    environment = {"TOOLRL_SITE": str(ROOT / "build" / "docs")}
+    session.run("python", "-m", "pytest", "--noconftest", "tests/docs/test_site.py", env=environment)
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Wheels and sdists of all packages in dist/, checked; core and a plugin installed from their sdists as proof."""
+    session.install("build>=1.3", "twine>=6", "hatchling>=1.27")
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    build = ("python", "-m", "build", "--no-isolation", "--outdir", str(dist))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda package: session.run(*build, str(package), silent=True), [CORE, *PLUGINS]))
+    session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
+    place = Path(session.virtualenv.location) / "proof"
+    session.run(sys.executable, "-m", "venv", "--clear", "--without-pip", str(place), external=True)
+    sdists = [str(next(dist.glob(f"{name}-*.tar.gz"))) for name in ("toolrl", "toolrl_plugin_calculator")]
+    session.run("python", "-m", "pip", "--python", str(place / "bin" / "python"), "install", "-q", *sdists)
+    session.run(str(place / "bin" / "toolrl"), "doctor", "calculator", external=True)
 
 
 BENCHES = ("grpo_step.py", "rollout_overhead.py")

@@ -1,11 +1,10 @@
-"""Makes the repository's pages the pages of a site: same paths, navigation from docs/README.md, a page per public module.
+"""Makes a site of the repository's pages: same paths, navigation from docs/README.md, a page per public module.
 
 The pages stay plain Markdown: a link to a folder leads to its README, as on a forge.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,19 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS = ROOT / "docs" / "README.md"
 MODULES = ROOT / "docs" / "reference" / "public-modules.md"
-PUBLISHED = ("*.md", "core/README.md", "plugins/*/README.md", "docs/*.md", "docs/*/*.md", "docs/images/*", "docs/site/*",
-             "docs/examples/**/*")  # fmt: skip
+PUBLISHED = (
+    *("*.md", "core/README.md", "plugins/*/README.md", "docs/*.md", "docs/*/*.md"),
+    *("docs/images/*", "docs/site/*", "docs/examples/**/*"),
+)
 _LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 _MODULE = re.compile(r"^\| `(toolrl[\w.]*)` \|", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
     """Anchors of headings as a forge makes them."""
-    config.mdx_configs["toc"]["slugify"] = lambda text, _: re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+    config.mdx_configs["toc"]["slugify"] = lambda text, _: (
+        re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+    )
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -44,12 +47,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """The page's text with links to READMEs for links to folders, and to modules' pages on the page that lists them."""
     uri = page.file.src_uri
     if ROOT / uri == MODULES:
-        markdown = _MODULE.sub(lambda it: f"| [`{it[1]}`](api/{it[1]}.md) |" if it[1] in _modules() else it[0], markdown)
+        markdown = _MODULE.sub(
+            lambda it: f"| [`{it[1]}`](api/{it[1]}.md) |" if it[1] in _modules() else it[0], markdown
+        )
 
     def to_readme(link: re.Match[str]) -> str:
-        target = os.path.normpath(os.path.join(os.path.dirname(uri), link[1]))
-        readme = os.path.join(link[1], "README.md")
-        return f"]({readme}{link[2] or ''})" if (ROOT / target / "README.md").is_file() else link[0]
+        readme = f"{link[1].rstrip('/')}/README.md"
+        return f"]({readme}{link[2] or ''})" if ((ROOT / uri).parent / readme).is_file() else link[0]
 
     return _LINK.sub(to_readme, markdown)
 
@@ -64,7 +68,7 @@ def _module_page(module: str) -> str:
 
 
 def _navigation() -> list[Any]:
-    """Sections, subsections and pages in the order of docs/README.md; packages, and what isn't listed there, at the end."""
+    """Sections, subsections and pages in the order of docs/README.md, and the packages."""
     navigation: list[Any] = [{"toolrl": ["README.md", "docs/README.md", "CHANGELOG.md", "CONTRIBUTING.md"]}]
     for section in re.split(r"^## ", CONTENTS.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         first, *inner = re.split(r"^### ", section, flags=re.MULTILINE)

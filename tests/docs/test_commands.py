@@ -1,7 +1,8 @@
 """Every command line that a page shows can be typed: it is read by the real parsers, and not run.
 
 Whole lines stand in blocks of the languages `sh` and `console`. In running text a command may be shortened, so there
-only its name and its options have to exist. Sessions of nox and scripts have to exist too.
+only its name and its options have to exist. Sessions of nox, scripts with their options, and files of this repository
+have to exist too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pagemaker.cli_page import command_parser
 
 from toolrl.cli.common import TRAINER_COMMANDS
 from toolrl.cli.main import COMMANDS
-from toolrl.cli.plugin_commands import command_words
+from toolrl.cli.output import UsageError
+from toolrl.cli.plugin_commands import find
+from toolrl.errors import ComponentLoadError
 
 WITH_ARGUMENTS = {*COMMANDS, *TRAINER_COMMANDS}
 """Commands whose arguments the page of the command line has."""
@@ -56,29 +59,46 @@ def check(words: list[str]) -> None:
     """Raises ValueError for a command that can't be typed."""
     if words[:3] in (["python", "-m", "toolrl"], ["python3", "-m", "toolrl"]):
         words = words[2:]
+    if words[:1] in (["torchrun"], ["watch"]) and "toolrl" in words:
+        words = words[words.index("toolrl") :]
+    for word in words:
+        if word.startswith(("docs/", "plugins/", "./plugins/")) and not _exists(word.partition("[")[0]):
+            raise ValueError(f"there is no {word}")
     if words[:1] == ["toolrl"]:
         _check_toolrl(words[1:])
     elif words[:2] == ["nox", "-s"]:
         name = words[2].partition("(")[0]
         if name not in SESSIONS:
             raise ValueError(f"nox has no session {name!r}")
-    elif words[:1] == ["python"] and len(words) > 1 and words[1].endswith(".py") and not (ROOT / words[1]).is_file():
-        raise ValueError(f"there is no {words[1]}")
+    elif words[:1] == ["python"] and len(words) > 1 and words[1].endswith(".py"):
+        script = (ROOT / words[1]).read_text(encoding="utf-8")
+        if unknown := [word for word in words[2:] if word.startswith("--") and f'"{word}"' not in script]:
+            raise ValueError(f"{words[1]} has no option {', '.join(unknown)}")
+
+
+def _exists(name: str) -> bool:
+    return any(ROOT.glob(name.removeprefix("./")))
 
 
 def _check_toolrl(words: list[str]) -> None:
     if not words or words[0] in ("--help", "--version"):
         return
     name, *rest = words
-    if name not in WITH_ARGUMENTS:
-        known = {command_words(it) for it in source.registry().components("commands")}
-        if known.isdisjoint((name, " ".join(words[:2]))):
-            raise ValueError(f"toolrl has no command {' '.join(words[:2])!r}")
-        return
+    if name in WITH_ARGUMENTS:
+        parser = command_parser(name)
+    else:
+        try:
+            command, parser, rest = find(words, COMMANDS)
+        except UsageError as error:
+            raise ValueError(f"toolrl {' '.join(words)}: {error}") from error
+        except ComponentLoadError:
+            return  # What the command needs isn't installed here.
+        if command is not None:
+            command.configure(parser)
     if "--help" in rest:
         return
     try:
-        command_parser(name).parse_args(rest)
+        parser.parse_args(rest)
     except SystemExit as error:
         raise ValueError(f"toolrl {' '.join(words)}: its arguments can't be read") from error
 

@@ -8,6 +8,7 @@ opened: nothing is built.
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 import tomllib
@@ -109,3 +110,13 @@ INLINE = [
 def test_uses_inside_a_sentence_are_in_the_form_of_one(page: Page, text: str) -> None:
     tree = yaml.safe_load(text.replace("{…}", "{}").replace(" …", ""))
     ToolUse.model_validate(tree)
+
+
+@pytest.mark.parametrize("block", blocks("json", "toml"), ids=str)
+def test_json_and_toml_blocks_can_be_read(block: Block) -> None:
+    if block.language == "toml":
+        assert tomllib.loads(block.text)
+    else:
+        rows = block.text.splitlines()
+        for text in rows if all(row.endswith("}") for row in rows) else [block.text]:
+            json.loads(text)

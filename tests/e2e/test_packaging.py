@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+
+import toolrl
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [ROOT / "core", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
@@ -101,6 +104,10 @@ def test_a_wheel_holds_its_package_and_nothing_else(package: Path, wheels: dict[
 def test_a_wheel_says_what_it_is(package: Path, wheels: dict[str, Wheel]) -> None:
     wheel, facts = wheels[package.name], project(package)
     metadata = wheel.metadata
+    assert metadata["Version"] == toolrl.__version__, "all packages are released with one version"
+    assert not [need for need in metadata.get_all("Requires-Dist", []) if _leaves_out_this_version(need)]
+    assert {"Development Status :: 3 - Alpha", "Typing :: Typed"} <= set(metadata.get_all("Classifier", []))
+    assert not (package / "LICENSE").is_symlink(), "a link leads out of an sdist: copy the file"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata.get_all("License-File") == ["LICENSE"]
@@ -109,6 +116,11 @@ def test_a_wheel_says_what_it_is(package: Path, wheels: dict[str, Wheel]) -> Non
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert str(metadata.get_payload()).strip() == (package / "README.md").read_text(encoding="utf-8").strip()
     assert wheel.path.name.endswith("-py3-none-any.whl")
+
+
+def _leaves_out_this_version(need: str) -> bool:
+    requirement = Requirement(need)
+    return requirement.name.startswith("toolrl") and not requirement.specifier.contains(toolrl.__version__)
 
 
 @pytest.mark.parametrize("package", PLUGINS, ids=lambda package: package.name)

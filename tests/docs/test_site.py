@@ -1,0 +1,59 @@
+"""The built site: it needs nothing from the network, its search finds what pages say, every public module has a page.
+
+`nox -s site` builds it and names its folder in TOOLRL_SITE. The build itself checks links and
+anchors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = Path(os.environ.get("TOOLRL_SITE", ""))
+pytestmark = pytest.mark.skipif("TOOLRL_SITE" not in os.environ, reason="`nox -s site` builds the site")
+LOADED = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src", "video": "src"}
+"""Elements that make a browser load something, with the attribute that says what."""
+
+
+class Loaded(HTMLParser):
+    """What a browser loads for a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name == LOADED.get(tag)]
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    pages, sheets = sorted(SITE.rglob("*.html")), sorted(SITE.rglob("*.css"))
+    assert len(pages) > 100
+    asked = {target for page in pages for target in Loaded(page.read_text(encoding="utf-8")).found}
+    asked |= {found for sheet in sheets for found in re.findall(r"url\(([^)]*)\)", sheet.read_text(encoding="utf-8"))}
+    assert {it for it in asked if re.match(r"[\"']?(https?:)?//", it)} == set()
+
+
+def test_search_needs_no_server_and_finds_pages_and_modules() -> None:
+    text = (SITE / "search" / "search_index.js").read_text(encoding="utf-8")
+    entries = {it["location"]: it["text"] for it in json.loads(text.removeprefix("var __index = "))["docs"]}
+    assert "max_episode_tokens" in entries["docs/howto/compaction.html"]
+    assert "docs/site/iframe-worker.js" in (SITE / "index.html").read_text(encoding="utf-8")
+    assert "sync or async" in entries["docs/reference/api/toolrl.tools.html#toolrl.tools.tool"]
+
+
+def test_every_public_module_has_a_page_with_its_documentation() -> None:
+    listed = (
+        (ROOT / "docs" / "reference" / "public-modules.md").read_text(encoding="utf-8").partition("## For parts")[0]
+    )
+    modules = re.findall(r"^\| `([\w.]+)` \|", listed, re.MULTILINE)
+    for module in modules:
+        page = (SITE / "docs" / "reference" / "api" / f"{module}.html").read_text(encoding="utf-8")
+        assert page.count('class="doc ') > 1, f"{module}: an empty page"
