@@ -132,7 +132,7 @@ def test_a_plugin_is_found_by_its_entry_point_and_fits_core(package: Path, wheel
     assert f"{module.replace('.', '/')}.py" in wheel.files
     assert "toolrl<0.2,>=0.1" in wheel.metadata.get_all("Requires-Dist", [])
     readme = str(wheel.metadata.get_payload())
-    assert "pip install ./core" in readme
+    assert re.search(r"pip install \"?\./core", readme)
     assert f"./plugins/{name}" in readme
     assert "```yaml" in readme
     assert f"## {wheel.metadata['Version']}" in (package / "CHANGELOG.md").read_text(encoding="utf-8")
