@@ -5,6 +5,7 @@ The pages stay plain Markdown: a link to a folder leads to its README, as on a f
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted({path for pattern in PUBLISHED for path in ROOT.glob(pattern)}):
         if path.is_file() and "__pycache__" not in path.parts:
             found.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    for path in sorted(ROOT.glob("docs/*/*.ipynb")):
+        uri = path.relative_to(ROOT).with_suffix(".md").as_posix()
+        found.append(File.generated(config, uri, content=_notebook(path)))
     for module in _modules():
         found.append(File.generated(config, _module_page(module), content=f"# `{module}`\n\n::: {module}\n"))
     config.nav = _navigation()
@@ -44,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The page's text with links to READMEs for links to folders, and to modules' pages on the page that lists them."""
+    """The page with links that lead to pages of the site: READMEs of folders, notebooks, modules where listed."""
     uri = page.file.src_uri
     if ROOT / uri == MODULES:
         markdown = _MODULE.sub(
@@ -52,6 +56,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         )
 
     def to_readme(link: re.Match[str]) -> str:
+        if link[1].endswith(".ipynb"):
+            return f"]({link[1].removesuffix('.ipynb')}.md)"
         readme = f"{link[1].rstrip('/')}/README.md"
         return f"]({readme}{link[2] or ''})" if ((ROOT / uri).parent / readme).is_file() else link[0]
 
@@ -82,4 +88,16 @@ def _navigation() -> list[Any]:
 
 
 def _pages(text: str) -> list[Any]:
-    return [f"docs/{target}" for target in re.findall(r"\]\(([\w./-]+\.md)\)", text)]
+    return [f"docs/{target}.md" for target in re.findall(r"\]\(([\w./-]+)\.(?:md|ipynb)\)", text)]
+
+
+def _notebook(path: Path) -> str:
+    """A notebook as Markdown: its cells, and what they printed."""
+    parts: list[str] = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            text = "".join(output.get("text") or output.get("data", {}).get("text/plain", ()))
+            parts += [f"```text\n{text.rstrip()}\n```"] if text.strip() else []
+    return "\n\n".join(parts)
