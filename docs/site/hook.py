@@ -88,7 +88,8 @@ def _navigation() -> list[Any]:
 
 
 def _pages(text: str) -> list[Any]:
-    return [f"docs/{target}.md" for target in re.findall(r"\]\(([\w./-]+)\.(?:md|ipynb)\)", text)]
+    links = re.findall(r"\[([^\]]+)\]\(([\w./-]+)\.(?:md|ipynb)\)", text)
+    return [{title: f"docs/{target}.md"} for title, target in links]
 
 
 def _notebook(path: Path) -> str:
