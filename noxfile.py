@@ -262,7 +262,7 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The reference pages are those that the code gives, and every link, config and command in the docs is right; then
     the site."""
-    _install(session, *TEST, packages=[CORE, *LIGHT])
+    _install(session, *TEST, packages=[CORE, *LIGHT, ROOT / "plugins" / "torch"])
     session.run("python", "docs/reference/make.py", "--check")
     session.run("python", "-m", "pytest", "tests/docs", *session.posargs)
     session.notify("site")
