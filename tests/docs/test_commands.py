@@ -17,13 +17,13 @@ from doc_pages import ROOT, Block, Page, blocks, pages
 from pagemaker import source
 from pagemaker.cli_page import command_parser
 
-from toolrl.cli.common import TRAINER_COMMANDS
+from toolrl.cli.common import PLUGIN_COMMANDS
 from toolrl.cli.main import COMMANDS
 from toolrl.cli.output import UsageError
 from toolrl.cli.plugin_commands import find
 from toolrl.errors import ComponentLoadError
 
-WITH_ARGUMENTS = {*COMMANDS, *TRAINER_COMMANDS}
+WITH_ARGUMENTS = {*COMMANDS, *PLUGIN_COMMANDS}
 """Commands whose arguments the page of the command line has."""
 SESSIONS = set(re.findall(r"^@nox\.session.*\n(?:@.*\n)*def (\w+)", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
 _OPERATORS = {"&&", "||", "|", ";", "&"}

@@ -14,7 +14,7 @@ from pagemaker import cli_page, metrics_page, models, source
 from pydantic import BaseModel
 
 from toolrl import hookspecs, protocols
-from toolrl.cli.common import TRAINER_COMMANDS
+from toolrl.cli.common import PLUGIN_COMMANDS
 from toolrl.cli.main import COMMANDS
 from toolrl.config.model import Config
 from toolrl.tools.policy import PolicyOptions
@@ -58,7 +58,7 @@ def test_every_protocol_is_documented(name: str) -> None:
     assert f"#### {name}\n" in text("hooks.md")
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *TRAINER_COMMANDS])
+@pytest.mark.parametrize("command", [*COMMANDS, *PLUGIN_COMMANDS])
 def test_every_command_is_documented(command: str) -> None:
     _, found, section = text("cli.md").partition(f"## `toolrl {command}`\n")
     assert found

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from toolrl import __version__
-from toolrl.cli.common import TRAINER_COMMANDS
+from toolrl.cli.common import PLUGIN_COMMANDS
 from toolrl.cli.main import COMMANDS, EXIT_ERROR, EXIT_INTERRUPT, EXIT_PIPE, EXIT_USAGE, main
 from toolrl.cli.output import table
 
@@ -34,7 +34,9 @@ def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) ->
     for words in (["--help"], ["-h"], ["help"]):
         assert main(words) == 0
         text = capsys.readouterr().out
-        lines = {name: line for name, (_, line) in COMMANDS.items()} | TRAINER_COMMANDS
+        lines = {name: line for name, (_, line) in COMMANDS.items()} | {
+            name: line for name, (_, line) in PLUGIN_COMMANDS.items()
+        }
         assert all(name in text and line in text for name, line in lines.items())
     assert main([]) == EXIT_USAGE
     assert "commands:" in capsys.readouterr().err

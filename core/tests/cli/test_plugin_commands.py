@@ -58,7 +58,7 @@ def test_a_plugin_that_is_not_installed_names_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(plugin_commands, "load_registry", lambda: Registry([]))
-    for plugin, words in {"mcp": ["mcp", "tools", "x.yaml"], "torch": ["sft", "x.yaml"]}.items():
+    for plugin, words in {"mcp": ["mcp", "tools", "x.yaml"], "torch": ["sft", "x.yaml"], "start": ["doctor"]}.items():
         assert main(words) == EXIT_USAGE
         said = capsys.readouterr().err
         assert f"toolrl {words[0]}: the plugin '{plugin}' isn't installed\n  → Run `pip install toolrl-plugin-" in said

@@ -10,7 +10,7 @@ from pagemaker.markdown import code, page, table
 from pagemaker.source import registry
 from toolrl.cli import main as entry
 from toolrl.cli import session
-from toolrl.cli.common import TRAINER_COMMANDS
+from toolrl.cli.common import PLUGIN_COMMANDS
 from toolrl.cli.plugin_commands import command_words, find
 from toolrl.plugins.discovery import DISABLE
 
@@ -24,7 +24,7 @@ Every command takes `--debug`, which shows the traceback of an error. With `--js
 
 def make() -> str:
     """The page."""
-    lines = {name: line for name, (_, line) in entry.COMMANDS.items()} | TRAINER_COMMANDS
+    lines = {name: line for name, (_, line) in {**entry.COMMANDS, **PLUGIN_COMMANDS}.items()}
     rows = [(f"[{code(name)}](#{_anchor(name)})", line) for name, line in lines.items()]
     parts = [_INTRO, table(("command", "what it does"), rows)]
     for name in lines:
@@ -35,12 +35,12 @@ def make() -> str:
 
 
 def command_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of a command of core or of the trainer `torch`."""
+    """The parser of a command of core, or of a plugin that `toolrl --help` lists."""
     return _with_example(name)[0]
 
 
 def _with_example(name: str) -> tuple[argparse.ArgumentParser, str]:
-    if name in TRAINER_COMMANDS:
+    if name in PLUGIN_COMMANDS:
         command, parser, _ = find([name], entry.COMMANDS)
         example = command.example
     else:
@@ -58,7 +58,7 @@ def _anchor(name: str) -> str:
 def _command(name: str) -> Iterator[str]:
     parser, text = _with_example(name)
     yield f"## {code(f'toolrl {name}')}"
-    yield parser.description + (" Of `toolrl-plugin-torch`." if name in TRAINER_COMMANDS else "")
+    yield parser.description + (f" Of `toolrl-plugin-{PLUGIN_COMMANDS[name][0]}`." if name in PLUGIN_COMMANDS else "")
     subparsers = _subparsers(parser)
     if subparsers is None:
         yield _usage(parser)
@@ -139,7 +139,7 @@ def _arguments(parser: argparse.ArgumentParser) -> str:
 
 def _plugin_commands() -> str:
     found = [(code(f"toolrl {command_words(it)}"), it.component.summary)
-             for it in registry().components("commands") if it.component.name not in TRAINER_COMMANDS]  # fmt: skip
+             for it in registry().components("commands") if it.component.name not in PLUGIN_COMMANDS]  # fmt: skip
     text = (
         "A plugin's command is run as `toolrl PLUGIN VERB …`, without the verb where it is the plugin's name, and "
         "as `toolrl VERB …` where one plugin alone has a command of that name. "

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 DEBUG = "TOOLRL_DEBUG"
-TRAINER_COMMANDS = {
-    "plan": "compute whether a run fits its GPUs, without loading a model",
-    "sft": "fine-tune on demonstrations, or on the good episodes of a run",
-    "export": "write a run's model as a folder for other programs",
+PLUGIN_COMMANDS = {
+    "doctor": ("start", "check that what is installed works here"),
+    "plan": ("torch", "compute whether a run fits its GPUs, without loading a model"),
+    "sft": ("torch", "fine-tune on demonstrations, or on the good episodes of a run"),
+    "export": ("torch", "write a run's model as a folder for other programs"),
 }
-"""Commands of the plugin `torch`, each with its one line in `toolrl --help`, which imports no plugin."""
+"""Commands of plugins that `toolrl --help` lists, which imports no plugin: each with its plugin and its one line."""
 
 
 def command_parser(name: str, help_line: str, example: str = "") -> argparse.ArgumentParser:

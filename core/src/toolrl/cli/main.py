@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from toolrl.cli.common import DEBUG, TRAINER_COMMANDS, command_parser
+from toolrl.cli.common import DEBUG, PLUGIN_COMMANDS, command_parser
 from toolrl.cli.output import UsageError, print_error, readable, table
 from toolrl.errors import ToolrlError
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list-plugins": ("toolrl.cli.list_plugins", "list the installed plugins and their components"),
-    "doctor": ("toolrl.cli.doctor", "check that what is installed works here"),
     "config": ("toolrl.cli.config", "check or show a config, or print the schema of configs"),
     "train": ("toolrl.cli.train", "train a model by reinforcement learning"),
     "eval": ("toolrl.cli.evaluate", "evaluate a model, or a checkpoint of a run"),
@@ -143,9 +142,9 @@ def _find(words: list[str]) -> tuple[Command | None, argparse.ArgumentParser, li
 def overview() -> str:
     """The text of `toolrl --help`. Nothing is imported for it."""
     own = {name: line for name, (_, line) in COMMANDS.items()}
-    of_trainer = {name: f"{line} (toolrl-plugin-torch)" for name, line in TRAINER_COMMANDS.items()}
+    listed = {name: f"{line} (toolrl-plugin-{plugin})" for name, (plugin, line) in PLUGIN_COMMANDS.items()}
     of_plugins = "run a plugin's command, such as `toolrl report RUN`; `toolrl PLUGIN --help` lists them"
-    rows = [(f"  {name}", line) for name, line in {**own, **of_trainer, "PLUGIN VERB": of_plugins}.items()]
+    rows = [(f"  {name}", line) for name, line in {**own, **listed, "PLUGIN VERB": of_plugins}.items()]
     return "\n".join(
         [
             "usage: toolrl [--version] [--debug] COMMAND …",

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from toolrl.cli.common import TRAINER_COMMANDS, command_parser
+from toolrl.cli.common import PLUGIN_COMMANDS, command_parser
 from toolrl.cli.output import UsageError, table
 from toolrl.errors import PluginError
 from toolrl.plugins.checks import did_you_mean, nearest
@@ -40,10 +40,10 @@ def find(words: list[str], core_commands: Collection[str]) -> tuple[Command | No
 
 
 def command_words(found: RegisteredComponent) -> str:
-    """The words of a plugin's command: `areal convert`, `report` where verb and plugin have one name, `sft` of the
-    trainer."""
+    """The words of a plugin's command: `areal convert`, `report` where verb and plugin have one name, `sft` as
+    `toolrl --help` lists it."""
     plugin, verb = found.plugin.name, found.component.name
-    return verb if verb == plugin or verb in TRAINER_COMMANDS else f"{plugin} {verb}"
+    return verb if verb == plugin or verb in PLUGIN_COMMANDS else f"{plugin} {verb}"
 
 
 def _owner(word: str, registry: Registry) -> str:
@@ -68,7 +68,7 @@ def _verbs(word: str, registry: Registry, core_commands: Collection[str]) -> dic
         if "commands" in first_party().get(name, {}):
             raise UsageError(f"toolrl {word}: the plugin {name!r} isn't installed", hint=install_hint(name))
         with_commands = sorted({found.plugin.name for found in registry.components("commands")})
-        near = nearest(name, [*core_commands, *TRAINER_COMMANDS, *with_commands])
+        near = nearest(name, [*core_commands, *PLUGIN_COMMANDS, *with_commands])
         raise UsageError(
             f"toolrl has no command {name!r}, and no plugin of that name is installed",
             hint=f"Did you mean `toolrl {near}`?" if near else "`toolrl --help` lists the commands.",

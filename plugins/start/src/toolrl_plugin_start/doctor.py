@@ -26,9 +26,7 @@ from toolrl.plugins.checks import did_you_mean
 from toolrl.plugins.discovery import DISABLE
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry, load_registry
-
-HELP = "check that what is installed works here"
-EXAMPLE = "toolrl doctor\n  toolrl doctor calculator"
+from toolrl.protocols import Command
 
 OK, FAILED, UNAVAILABLE = "ok", "failed", "unavailable"
 LIBRARIES = ("pydantic", "torch", "transformers", "peft", "vllm", "ray")
@@ -52,41 +50,46 @@ class Finding:
         return self.status not in (OK, UNAVAILABLE, "disabled")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plugin", nargs="?", help="only this plugin, with tracebacks")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+class DoctorCommand(Command):
+    """`toolrl doctor [PLUGIN]`."""
 
+    example = "toolrl doctor\n  toolrl doctor calculator"
 
-def run(args: argparse.Namespace) -> int:
-    """Check and print; 1 where something failed."""
-    from toolrl.cli.main import COMMANDS
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add arguments."""
+        parser.add_argument("plugin", nargs="?", help="only this plugin, with tracebacks")
+        parser.add_argument("--json", action="store_true", help="print JSON")
 
-    registry = load_registry()
-    plugins = _selected(registry, args.plugin)
-    findings: list[Finding] = []
-    for number, plugin in enumerate(plugins, start=1):
-        _show_progress(f"checking {plugin.name} ({number} of {len(plugins)})")
-        findings += examine(plugin, COMMANDS)
-    failures = sum(finding.is_failure for finding in findings)
-    facts = {} if args.plugin else machine()
-    _show_progress("")
-    if args.json:
-        print_json(
-            {
-                "ok": not failures,
-                "machine": facts or None,
-                "findings": [{k: v or None for k, v in vars(finding).items()} for finding in findings],
-            }
-        )
+    def run(self, args: argparse.Namespace) -> int:
+        """Check and print; 1 where something failed."""
+        from toolrl.cli.main import COMMANDS
+
+        registry = load_registry()
+        plugins = _selected(registry, args.plugin)
+        findings: list[Finding] = []
+        for number, plugin in enumerate(plugins, start=1):
+            _show_progress(f"checking {plugin.name} ({number} of {len(plugins)})")
+            findings += examine(plugin, COMMANDS)
+        failures = sum(finding.is_failure for finding in findings)
+        facts = {} if args.plugin else machine()
+        _show_progress("")
+        if args.json:
+            print_json(
+                {
+                    "ok": not failures,
+                    "machine": facts or None,
+                    "findings": [{k: v or None for k, v in vars(finding).items()} for finding in findings],
+                }
+            )
+            return 1 if failures else 0
+        if facts:
+            print(table([(name, value or "not installed") for name, value in facts.items()]) + "\n")
+        _print(findings, tracebacks=bool(args.plugin))
+        for note in () if args.plugin else _notes(registry):
+            print(f"note: {note}")
+        missing = sum(finding.status == UNAVAILABLE for finding in findings)
+        print(f"\n{failures} failed, {missing} unavailable" if failures or missing else "\neverything works")
         return 1 if failures else 0
-    if facts:
-        print(table([(name, value or "not installed") for name, value in facts.items()]) + "\n")
-    _print(findings, tracebacks=bool(args.plugin))
-    for note in () if args.plugin else _notes(registry):
-        print(f"note: {note}")
-    missing = sum(finding.status == UNAVAILABLE for finding in findings)
-    print(f"\n{failures} failed, {missing} unavailable" if failures or missing else "\neverything works")
-    return 1 if failures else 0
 
 
 def _show_progress(text: str) -> None:

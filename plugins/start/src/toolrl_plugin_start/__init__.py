@@ -1,0 +1,1 @@
+"""First and daily commands: doctor, init, runs, completion."""
