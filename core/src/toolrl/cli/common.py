@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEBUG = "TOOLRL_DEBUG"
 PLUGIN_COMMANDS = {
+    "init": ("start", "write a config that runs, for a model, data and tools"),
     "doctor": ("start", "check that what is installed works here"),
     "plan": ("torch", "compute whether a run fits its GPUs, without loading a model"),
     "sft": ("torch", "fine-tune on demonstrations, or on the good episodes of a run"),

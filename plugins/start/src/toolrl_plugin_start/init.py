@@ -1,0 +1,212 @@
+"""`toolrl init`: writes a first config that runs, from the user's model, data and tools."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from toolrl.cli.common import at_least_one
+from toolrl.cli.main import run_command
+from toolrl.cli.output import UsageError
+from toolrl.config.components import check_options
+from toolrl.errors import PluginError
+from toolrl.plugins.registry import RegisteredComponent, Registry, load_registry
+from toolrl.protocols import Command
+from toolrl.runs.files import write_atomic
+from toolrl_plugin_start import hardware
+from toolrl_plugin_start.data_columns import look
+from toolrl_plugin_start.settings import Section, Wanted, sections, text
+
+SCHEMA = "toolrl.schema.json"
+HEAD = f"""\
+# yaml-language-server: $schema={SCHEMA}
+# Written by `toolrl init`. `toolrl config check` finds mistakes, `toolrl train` trains. An editor that reads the line
+# above completes and explains every field (`toolrl config schema > {SCHEMA}` after plugins were added)."""
+
+
+class InitCommand(Command):
+    """The command."""
+
+    example = """toolrl init
+  toolrl init --model Qwen/Qwen3-0.6B --data train.jsonl --tool calculator --tool tools.py:roll --yes"""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add arguments."""
+        parser.add_argument("--model", help="a folder, owner/name of the Hugging Face Hub, or a run's folder")
+        parser.add_argument("--data", metavar="FILE", help="tasks to train on: JSON Lines, JSON or parquet")
+        parser.add_argument("--eval", metavar="FILE", help="tasks to evaluate on, with the same columns")
+        parser.add_argument("--question", metavar="COLUMN", help="the column of the question (default: found)")
+        parser.add_argument("--answer", metavar="COLUMN", help="the column of the answer (default: found)")
+        parser.add_argument(
+            "--tool",
+            action="append",
+            metavar="TOOL",
+            help="an installed tool, or Python of your own as file.py:name; may be repeated",
+        )
+        parser.add_argument(
+            "--reward", metavar="REWARD", help="an installed reward (default: one that fits the answers)"
+        )
+        parser.add_argument("--steps", type=at_least_one, help="training steps (default: 100 on a GPU, 10 on a CPU)")
+        parser.add_argument(
+            "--gpu", metavar="GPU[:N]", help="choose sizes for this GPU, as `toolrl plan --gpu` (default: what is here)"
+        )
+        parser.add_argument("--output", type=Path, metavar="FILE", help="the config (default grpo.yaml)")
+        parser.add_argument("--yes", action="store_true", help="ask nothing: take the defaults of what isn't given")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Ask, write, check."""
+        ask = _Questions(asks=not args.yes and sys.stdin.isatty() and sys.stdout.isatty())
+        registry = load_registry()
+        wanted, output = _wanted(args, ask, registry)
+        parts = sections(wanted)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        schema = output.with_name(SCHEMA)
+        if not schema.exists():
+            _write_schema(schema, registry)
+        write_atomic(output, text(parts, head=HEAD))
+        if wanted.on_gpu and _fit(parts, output, args.gpu):
+            write_atomic(output, text(parts, head=HEAD))
+        print(f"wrote {output}")
+        check = {"action": "check", "config": str(output), "overrides": [], "strict": False, "load": True, "data": True}
+        status = run_command("config", **check, json=False)
+        if status == 0:
+            print(f"\nnext: toolrl rollout {output} --tasks 2    # a few episodes, without training")
+            print(f"      toolrl train {output}")
+        return status
+
+
+class _Questions:
+    """Asks on the terminal, or takes defaults where there is none."""
+
+    def __init__(self, *, asks: bool) -> None:
+        self.asks = asks
+
+    def text(self, label: str, given: str | None, option: str, default: str | None = None) -> str:
+        """What was given, else the answer, else the default. Raises UsageError where there is none of them."""
+        if given:
+            return given
+        while self.asks:
+            shown = f" [{default}]" if default else ""
+            try:
+                answer = input(f"{label}{shown}: ").strip()
+            except EOFError:
+                break
+            if answer or default is not None:
+                return answer or str(default)
+        if default is None:
+            raise UsageError(f"{option} is missing", hint=f"Give {option}, or run `toolrl init` on a terminal.")
+        return default
+
+    def may_overwrite(self, path: Path) -> None:
+        """Raises UsageError where a file is there and the user doesn't say that it may be replaced."""
+        if not path.exists():
+            return
+        if self.asks and input(f"{path} is there already. Replace it? [y/N]: ").strip().lower() in ("y", "yes"):
+            return
+        raise UsageError("the file is there already", where=str(path), hint="Name another one by --output FILE.")
+
+
+def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tuple[Wanted, Path]:
+    """All that the config is made of, and where to write it. Raises UsageError, DataError."""
+    if not ask.asks and (missing := [name for name in ("model", "data") if not getattr(args, name)]):
+        raise UsageError(
+            f"missing: {' and '.join(f'--{name}' for name in missing)}",
+            hint="Without --yes, `toolrl init` asks on a terminal. Or give them: "
+            "toolrl init --model Qwen/Qwen3-0.6B --data train.jsonl --tool calculator",
+        )
+    output = Path(ask.text("Config to write", str(args.output or "") or None, "--output", "grpo.yaml"))
+    ask.may_overwrite(output)
+    here = hardware.machine()
+    print(f"here: {here.describe()}" if args.gpu is None else f"sizes for {args.gpu}")
+    path = ask.text("Model: a folder, owner/name of the Hub, or a run", args.model, "--model")
+    facts = hardware.model(path)
+    print(f"  {facts.describe()}")
+    data = ask.text("Data: a file with a task a line", args.data, "--data")
+    columns = look(data, args.question, args.answer)
+    print(f"  {columns.rows} rows; questions in {columns.question!r}, answers in {columns.answer!r}")
+    evaluation = args.eval or (ask.text("Data to evaluate on, empty for none", None, "--eval", "") or None)
+    if evaluation:
+        look(evaluation, columns.question, columns.answer)
+    tools = _tools(args.tool, ask, registry)
+    rewards = [it for it in (*columns.rewards, "format") if it in registry.names("rewards")]
+    if args.reward is None and not columns.answer and not ask.asks:
+        raise UsageError(
+            "the rows have no column that looks like an answer",
+            where=data,
+            hint="Name it by --answer COLUMN, or a reward that needs none by --reward, such as --reward format.",
+        )
+    reward = ask.text("Reward", args.reward, "--reward", rewards[0])
+    registry.get("rewards", reward)
+    about = {"evaluation": evaluation, "gpu": args.gpu, "facts": facts, "here": here}
+    wanted = Wanted(path, data, columns, tools, reward, output.stem, args.steps, **about)
+    return wanted, output
+
+
+def _tools(given: list[str] | None, ask: _Questions, registry: Registry) -> list[str]:
+    """Names of tools, each checked. Raises UsageError, PluginError."""
+    if given is None:
+        found = [it for it in registry.components("tools") if it.component.short and it.plugin.name != "history"]
+        ready = sorted({it.component.name for it in found if not _missing(it)})
+        label = f"Tools, with commas between: {', '.join(ready)}, or your own as file.py:name; empty for none"
+        given = [name.strip() for name in ask.text(label, None, "--tool", "").split(",") if name.strip()]
+    for name in given:
+        missing = "" if ":" in name else _missing(registry.get("tools", name))
+        if missing:
+            raise UsageError(
+                f"the tool {name!r} needs options: {missing}",
+                hint=f"Write the config without it, then add {{use: {name}, options: {{…}}}} to its tools; "
+                "docs/reference/plugins.md has the options.",
+            )
+    return given
+
+
+def _missing(found: RegisteredComponent) -> str:
+    """What is wrong with a component that gets no options."""
+    try:
+        return "; ".join(problem.message for problem in check_options(found.component, {})[1])
+    except PluginError as error:
+        return error.message
+
+
+def _write_schema(path: Path, registry: Registry) -> None:
+    from toolrl.config.schema import config_schema
+
+    schema, _ = config_schema(registry)
+    write_atomic(path, json.dumps(schema, ensure_ascii=False) + "\n")
+
+
+def _fit(parts: dict[str, Section], output: Path, gpu: str | None) -> bool:
+    """Have `toolrl plan` compute the run's memory; write its figures, and the first setting that makes it fit, into the
+    sections. False where it can't be planned."""
+    words = [sys.executable, "-m", "toolrl", "plan", str(output), "--json", *(["--gpu", gpu] if gpu else [])]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    try:
+        facts = json.loads(done.stdout)
+        peak, room, fits = facts["peak_gib"], facts["gpu_gib"], facts["fits"]
+    except (ValueError, KeyError):
+        parts["model"].comment += " Its memory can't be planned yet: `toolrl plan` says why."
+        return True
+    parts["model"].comment += f" `toolrl plan`: at most {peak} of {room} GiB of a {facts['gpu']}."
+    settings = [step for step in facts["advice"] if "ranks" not in step["set"]]
+    if fits != "no":
+        return True
+    if not settings:
+        parts["model"].comment += " That is too much: take a smaller model, or more GPUs (`toolrl plan` says how many)."
+        return True
+    for path, value in settings[0]["set"].items():
+        _set(parts, path.split("."), value)
+    changed = ", ".join(settings[0]["set"])
+    parts["model"].comment += f" As that is too much, {changed} is set: then {settings[0]['peak_gib']} GiB."
+    return True
+
+
+def _set(parts: dict[str, Section], path: list[str], value: Any) -> None:
+    section = parts.setdefault(path[0], Section("Set so that the run fits the GPU.", {}))
+    node = section.value
+    for key in path[1:-1]:
+        node = node.setdefault(key, {})
+    node[path[-1]] = value
