@@ -22,6 +22,8 @@ DEBUG = "TOOLRL_DEBUG"
 PLUGIN_COMMANDS = {
     "init": ("start", "write a config that runs, for a model, data and tools"),
     "doctor": ("start", "check that what is installed works here"),
+    "runs": ("start", "list runs, or compare some: configs and metrics side by side"),
+    "completion": ("start", "print a script that completes commands in bash, zsh or fish"),
     "plan": ("torch", "compute whether a run fits its GPUs, without loading a model"),
     "sft": ("torch", "fine-tune on demonstrations, or on the good episodes of a run"),
     "export": ("torch", "write a run's model as a folder for other programs"),

@@ -35,3 +35,13 @@ def toolrl_commands() -> Iterator[Component[Command]]:
         "toolrl_plugin_start.init:InitCommand",
         summary="write a config that runs, for a model, data and tools",
     )
+    yield Component(
+        "runs",
+        "toolrl_plugin_start.runs:RunsCommand",
+        summary="list runs, or compare some: configs and metrics side by side",
+    )
+    yield Component(
+        "completion",
+        "toolrl_plugin_start.completion:CompletionCommand",
+        summary="print a script that completes commands in bash, zsh or fish",
+    )
