@@ -1,0 +1,143 @@
+"""`toolrl init`: what it asks, finds out and writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from toolrl.cli.main import main
+from toolrl_plugin_start import hardware
+
+SOLVED = {"problem": "Solve.", "solution": r"so \boxed{\frac{1}{2}}"}
+QWEN3_8B = {
+    "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288,
+    "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": False,
+}  # fmt: skip
+TOOL = '''
+def roll(sides: int) -> str:
+    """Roll a die with this many sides."""
+    return str(sides)
+'''
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model's config.json, data, and a tool."""
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    Path("model/config.json").write_text(json.dumps(QWEN3_8B))
+    rows({"question": "What is 12 * 34?", "answer": 408})
+    Path("tools.py").write_text(TOOL)
+    return tmp_path
+
+
+def rows(*given: Any, name: str = "train.jsonl") -> None:
+    Path(name).write_text("\n".join(map(json.dumps, given)))
+
+
+def written(*arguments: str, output: str = "grpo.yaml") -> dict[str, Any]:
+    assert main(["init", "--model", "model", "--data", "train.jsonl", "--output", output, "--yes", *arguments]) == 0
+    config: dict[str, Any] = yaml.safe_load(Path(output).read_text())
+    return config
+
+
+def comments(output: str) -> str:
+    return " ".join(Path(output).read_text().replace("#", "").split())
+
+
+def test_a_config_with_a_tool_of_ones_own() -> None:
+    config = written("--tool", "tools.py:roll", "--tool", "calculator", "--steps", "7")
+    environment = config["environments"]["default"]
+    assert environment["tools"] == [{"use": "function", "options": {"target": "tools.py:roll"}}, "calculator"]
+    assert config["trainer"]["steps"] == 7
+    first = Path("grpo.yaml").read_text().splitlines()[0]
+    assert first == "# yaml-language-server: $schema=toolrl.schema.json"
+    assert json.loads(Path("toolrl.schema.json").read_text())["properties"]["model"]
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "reward"),
+    [
+        ({"prompt": "What is 2 + 2?", "answer": "4"}, {}, "gsm8k"),
+        (SOLVED, {"prompt": "problem", "answer": "solution"}, "math"),
+        ({"messages": [{"role": "user", "content": "Capital?"}], "target": "Oslo"}, {"answer": "target"}, "exact"),
+    ],
+)  # fmt: skip
+def test_columns_and_a_reward_are_found(row: Any, fields: dict[str, str], reward: str) -> None:
+    rows(row)
+    config = written()
+    assert config["data"]["train"]["options"].get("fields", {}) == fields
+    (chosen,) = config["environments"]["default"]["rewards"]
+    assert (chosen if isinstance(chosen, str) else chosen["use"]) == reward
+
+
+def test_sizes_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "machine", lambda: hardware.Machine(200.0))
+    assert "lora" not in written()["model"]
+    monkeypatch.setattr(hardware, "machine", lambda: hardware.Machine(64.0))
+    assert written(output="small.yaml")["model"]["lora"] == {}
+    assert "of 64 GiB. So an adapter is trained" in comments("small.yaml")
+
+
+def test_a_plan_for_a_gpu_is_taken_over() -> None:
+    pytest.importorskip("toolrl_plugin_torch")
+    config = written("--gpu", "h200")
+    assert config["trainer"]["offload"] == ["optimizer"]
+    assert "trainer.offload is set: then" in comments("grpo.yaml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "missing: --model and --data"),
+        (["--model", "model", "--data", "nothing.jsonl"], "no file matches 'nothing.jsonl'"),
+        (["--model", "model", "--data", "odd.jsonl"], "no column looks like a question; the first row has: a"),
+        (["--model", "model", "--data", "odd.jsonl", "--question", "a"], "no column that looks like an answer"),
+        (["--model", "model", "--data", "train.jsonl", "--tool", "calculatr"], "Did you mean 'calculator'?"),
+        (["--model", "model", "--data", "train.jsonl", "--tool", "verl"], "the tool 'verl' needs options"),
+        (["--model", "model", "--data", "train.jsonl", "--tool", "tools.py:rol"], "'tools.py' has no 'rol'"),
+        (["--model", "model", "--data", "train.jsonl", "--output", "tools.py"], "tools.py: the file is there already"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows({"a": "?"}, name="odd.jsonl")
+    assert main(["init", *arguments]) != 0
+    assert said in capsys.readouterr().err
+    assert Path("tools.py").read_text() == TOOL
+
+
+def test_it_asks_on_a_terminal(place: Path) -> None:
+    """And overwrites a file only where the answer is yes."""
+    Path("grpo.yaml").write_text("mine")
+    assert "Replace it?" in _typed("", "n")
+    assert Path("grpo.yaml").read_text() == "mine"
+    shown = _typed("", "y", "model", "train.jsonl", "", "tools.py:roll", "exact")
+    assert "Tools, with commas between: calc" in shown
+    environment = yaml.safe_load(Path("grpo.yaml").read_text())["environments"]["default"]
+    assert (environment["tools"][0]["options"]["target"], environment["rewards"]) == ("tools.py:roll", ["exact"])
+
+
+def _typed(*answers: str) -> str:
+    """What `toolrl init` shows on a terminal where these lines are typed."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-m", "toolrl", "init"], stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
+    shown = b""
+    try:
+        while part := os.read(ours, 4096):
+            shown += part
+    except OSError:  # its end is closed
+        pass
+    os.close(ours)
+    process.wait(60)
+    return shown.decode()
