@@ -83,7 +83,9 @@ def build_page(folder: RunFolder, compare: Sequence[RunFolder] = (), *, page_byt
     runs = read_runs(folder, compare)
     sample = sample_episodes(folder, page_bytes=page_bytes)
     shown = {str(key): piece for key, piece in read_tokens(folder).items() if key in sample.token_ids}
-    data = script_json({**charts_data(runs), "columns": COLUMNS, "rows": sample.rows, "tokens": shown})
+    data = script_json(
+        {**charts_data(runs), "columns": COLUMNS, "rows": sample.rows, "total": sample.total, "tokens": shown}
+    )
     whole = f'{data[:-1]},"episodes":[{",".join(sample.items)}]}}'
     return render_page(runs, sample.totals, whole, _episodes_note(sample, folder))
 

@@ -29,7 +29,9 @@ _log = logging.getLogger(__name__)
 READ_BYTES = 32 << 20
 """Of files as they lie on the disk."""
 PER_FILE = 64
-"""Episodes of one file at most."""
+"""Episodes of one file at most, where there are many files."""
+PER_PAGE = 2048
+"""Episodes that few files may give together."""
 
 
 @dataclass
@@ -96,14 +98,16 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
     totals, token_ids, unfinished = Totals(), set[int](), 0
     chosen: list[tuple[float, str, int, list[Any], str]] = []
     per_file = []
-    for file in _within_budget(_by_interest(folder.episode_store.files())):
+    files = folder.episode_store.files()
+    most = max(PER_FILE, PER_PAGE // max(len(files), 1))
+    for file in _within_budget(_by_interest(files)):
         stored = _readable(file)
         unfinished += len(stored) if file.step is None else 0
         for one in stored:
             totals.add(one.episode)
         rows = {id(one): row(one) for one in stored}
         set_advantages(list(rows.values()), folder.config)
-        per_file.append([(one, rows[id(one)]) for one in _by_interest_in_file(stored)[:PER_FILE]])
+        per_file.append([(one, rows[id(one)]) for one in _by_interest_in_file(stored)[:most]])
     left = page_bytes
     for both in chain.from_iterable(zip_longest(*per_file)):  # One of each file in turn.
         if both is None:
@@ -161,7 +165,7 @@ def _by_interest_in_file(stored: Sequence[StoredEpisode]) -> list[StoredEpisode]
     failed = [one for one in stored if one.episode.failure is not None]
     ranked = sorted(stored, key=lambda one: one.episode.reward)
     grouped = sorted(stored, key=lambda one: (one.episode.group, one.episode.index))
-    first = [*failed[:2], *reversed(ranked[-2:]), *ranked[:2]]
+    first = [*failed[:8], *reversed(ranked[-2:]), *ranked[:2]]
     return list({id(one): one for one in (*first, *grouped)}.values())
 
 

@@ -19,7 +19,7 @@ function renderEpisode(row, episode, tokens, siblings, state, actions) {
     el("div", { class: "head" }, el("h3", {}, row.id), el("span", { class: "note" }, whereOf(row), " ",
       el("button", { type: "button", title: "previous (key k)", onclick: () => actions.step(-1) }, "↑"), " ", el("button", { type: "button", title: "next (key j)", onclick: () => actions.step(1) }, "↓"))),
     el("div", { class: "chips" }, facts),
-    siblings.length > 1 ? el("div", { class: "siblings", role: "group", "aria-label": "siblings" }, siblings.map((one) => sibling(one, one === row, actions.open))) : null,
+    siblings.length > 1 && state.tab !== "group" ? el("div", { class: "siblings", role: "group", "aria-label": "siblings" }, siblings.map((one) => sibling(one, one === row, actions.open))) : null,
     episode.failure ? failureBox(episode.failure) : null,
     el("div", { class: "tabs", role: "tablist" }, tab("conversation", "Conversation"), siblings.length > 1 ? tab("group", `Group of ${siblings.length}`) : null,
       tab("tokens", "Tokens"), tab("rewards", "Rewards"), state.tab === "tokens" ? shade : null),

@@ -23,7 +23,7 @@ const CHOICES = {
   stop: ["all stop reasons", (row) => [row.stop]],
 };
 
-function makeFilters(changed) {
+function makeFilters(partial, changed) {
   const verdicts = el("div", { class: "verdicts", role: "group", "aria-label": "outcome" });
   let verdict = "";
   const parts = {};
@@ -51,7 +51,7 @@ function makeFilters(changed) {
     const made = (then) => [button("", "all", rows.length, then), ...[...counts].filter(([name, total]) => total || verdict === name).map(([name, total]) => button(name, name, total, then))];
     verdicts.replaceChildren(...made(), count);
     const lead = () => document.getElementById("browser").scrollIntoView();
-    document.getElementById("outcomes").replaceChildren(el("span", {}, "Episodes"), ...made(lead));
+    document.getElementById("outcomes").replaceChildren(el("span", {}, partial ? "Episodes on this page" : "Episodes"), ...made(lead));
   }
 
   return {
@@ -90,7 +90,7 @@ function listItem(row, current, opened) {
 function episodeBrowser(source) {
   const list = document.getElementById("list"), detail = document.getElementById("detail"), more = document.getElementById("more");
   const state = { shown: [], limit: PAGE, current: null, wanted: null, tab: "conversation", trajectory: 0, shade: false };
-  const filters = makeFilters(() => { state.limit = PAGE; update(); keepLink(); });
+  const filters = makeFilters(source.partial, () => { state.limit = PAGE; update(); keepLink(); });
   const groups = new Map();
 
   // The page's address keeps the episode, the filters and the tab, so that a link opens the same view.

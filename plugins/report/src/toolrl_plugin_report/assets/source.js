@@ -14,7 +14,7 @@ function rowsOf(columns, lists, file) {
 // `load(row)` promises the whole episode and the texts of its tokens.
 function embedded(data) {
   const rows = rowsOf(data.columns, data.rows, "");
-  return { rows, load: (row) => Promise.resolve({ episode: data.episodes[row.line], tokens: data.tokens }), start: () => {} };
+  return { rows, partial: rows.length < data.total, load: (row) => Promise.resolve({ episode: data.episodes[row.line], tokens: data.tokens }), start: () => {} };
 }
 
 const VERDICTS = ["failed", "tool error", "cut off", "wrong", "not judged", "correct"];
