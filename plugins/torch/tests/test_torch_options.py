@@ -217,7 +217,7 @@ def test_a_model_that_is_not_there_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_told: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolrl_plugin_torch.model_path._missing_on_hub", lambda name: None)
+    monkeypatch.setattr("toolrl_plugin_torch.model_path.missing_on_hub", lambda name: None)
     (tmp_path / "here" / "checkpoints" / "step-000003").mkdir(parents=True)
     (tmp_path / "here" / "checkpoints" / "best.json").touch()
     (tmp_path / "empty").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 from typing import Self
 
@@ -9,9 +10,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from toolrl.builtin.datasets import FieldMapping
 from toolrl.errors import DataError
+from toolrl_common.hub import check_on_hub
 
 BUILDERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 """What reads a file, by its ending."""
+
+
+def check() -> str:
+    """The version of `datasets`. Raises DataError where it isn't installed."""
+    try:
+        return f"datasets {metadata.version('datasets')}"
+    except metadata.PackageNotFoundError as error:
+        raise DataError("the library `datasets` isn't installed", hint="pip install datasets") from error
 
 
 class HuggingFaceOptions(BaseModel):
@@ -45,7 +55,9 @@ class HuggingFaceOptions(BaseModel):
         return path if like_a_path else None
 
     def check_files(self) -> None:
-        """Raises DataError for a file or folder that isn't there, and for a name that the Hub doesn't know."""
+        """Raises DataError without the library, for a file or folder that isn't there, and for a name that the Hub
+        doesn't know."""
+        check()
         path = self.local
         if path is not None and not path.exists():
             hint = f"Relative paths start at {str(Path.cwd())!r}."
@@ -53,6 +65,4 @@ class HuggingFaceOptions(BaseModel):
         if path is not None and path.is_file() and path.suffix not in BUILDERS:
             raise DataError(f"files that end in {path.suffix!r} aren't read", hint=f"Known: {', '.join(BUILDERS)}.")
         if path is None:
-            from toolrl_plugin_huggingface.hub import ask
-
-            ask(self.path, self.revision)
+            check_on_hub(self.path, "dataset", self.revision)

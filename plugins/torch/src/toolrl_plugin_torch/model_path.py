@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolrl.errors import DataError
 from toolrl.loop.checkpoints import list_checkpoints
 from toolrl.runs.folder import run_and_checkpoint
+from toolrl_common.hub import check_on_hub
 
-_log = logging.getLogger(__name__)
-_HUB_SECONDS = 5.0
 _CONFIGS = ("config.json", "adapter_config.json")
 _TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
 """How names of a tokenizer's files begin."""
@@ -27,7 +25,7 @@ def missing_model(path: str) -> str | None:
     """The problem of a model that is missing or can't be read; None where a run can load it."""
     if (found := run_and_checkpoint(path)) is not None:
         return _missing_checkpoint(*found)
-    return broken_model(path) if Path(path).is_dir() or _is_missing_folder(path) else _missing_on_hub(path)
+    return broken_model(path) or missing_on_hub(path)
 
 
 def broken_model(source: str) -> str | None:
@@ -98,6 +96,8 @@ def _broken_base(base: Any) -> Iterator[str]:
         yield f"its base_model_name_or_path is an adapter itself, {base!r}: merge that one first, by `toolrl export`"
     elif (problem := _problem(base)) is not None:
         yield problem
+    elif (problem := missing_on_hub(base)) is not None:
+        yield problem.removeprefix("model.path: ")
 
 
 def _not_an_object(file: Path) -> Iterator[str]:
@@ -130,28 +130,12 @@ def _broken_weights(folder: Path, inside: Sequence[str]) -> Iterator[str]:
                 yield f"{name} is broken or cut off ({error}); copy or download it again"
 
 
-def _missing_on_hub(name: str) -> str | None:
-    """One question to the hub. Where it can't be reached, what the cache holds is taken without asking again."""
-    if importlib.util.find_spec("huggingface_hub") is None:
+def missing_on_hub(source: str) -> str | None:
+    """The problem of a name that the Hub doesn't have, or of the Hub; None for a folder's path too."""
+    if Path(source).is_dir() or _is_missing_folder(source):
         return None
-    import huggingface_hub
-    from huggingface_hub.errors import RepositoryNotFoundError
-
     try:
-        huggingface_hub.HfApi().model_info(name, timeout=_HUB_SECONDS)
-    except RepositoryNotFoundError:
-        return f"model.path: there is no folder {name!r} here, and the hub has no such model, or none that you may read"
-    except Exception as error:  # noqa: BLE001 - whatever the library's HTTP client raises
-        cached = any(isinstance(huggingface_hub.try_to_load_from_cache(name, file), str) for file in _CONFIGS)
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        if not cached:
-            return (
-                f"model.path: {name!r} is no folder here and isn't in the hub's cache, and the hub can't be reached "
-                f"({reason[0]}); where it can, run `hf download {name} --local-dir FOLDER`, and name that folder here"
-            )
-        if not huggingface_hub.is_offline_mode():
-            _log.warning("model.path: the hub can't be asked (%s); %s comes from its cache", reason[0], name)
-            # For this process and those it starts: every file would be asked for again, several times over.
-            os.environ["HF_HUB_OFFLINE"] = "1"
-            huggingface_hub.constants.HF_HUB_OFFLINE = True
+        check_on_hub(source, "model")
+    except DataError as error:
+        return f"model.path: {error.message}. {error.hint}"
     return None

@@ -1,5 +1,5 @@
-"""A checkpoint as a plain model folder: an adapter merged in, a bfloat16 model in bfloat16 again, what only a run needs
-left out.
+"""A checkpoint as a plain model folder: an adapter merged in or alone, a bfloat16 model in bfloat16 again, without what
+only a run needs.
 
 The folder is written beside its place and renamed as the last act, so there is a whole one or none.
 """
@@ -14,7 +14,7 @@ import torch
 
 from toolrl.errors import CheckpointError, DataError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST
-from toolrl_plugin_torch.adapters.lora import adapter_base, read_tensors
+from toolrl_plugin_torch.adapters.lora import BASE_FILE, CONFIG_FILE, adapter_base, read_tensors
 from toolrl_plugin_torch.model_path import broken_model
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.policy import SOURCE_DTYPE, load_policy
@@ -22,9 +22,9 @@ from toolrl_plugin_torch.policy import SOURCE_DTYPE, load_policy
 _OF_A_RUN = ("trainer", MANIFEST)
 
 
-def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) -> None:
-    """Write the model of a checkpoint, an adapter's or a whole one's, to a new or empty folder. `trust_remote_code` as
-    in `model`.
+def export_model(source: str, folder: Path, *, trust_remote_code: bool = False, adapter_of: str | None = None) -> None:
+    """Write the model of a checkpoint, an adapter's or a whole one's, to a new or empty folder. With `adapter_of` the
+    adapter is written instead, as one of that model. `trust_remote_code` as in `model`.
 
     Raises DataError for a source that is no folder with a whole model, ConfigError where an adapter's model can't be
     loaded, CheckpointError where the model can't be written.
@@ -37,7 +37,10 @@ def export_model(source: str, folder: Path, *, trust_remote_code: bool = False) 
     shutil.rmtree(writing, ignore_errors=True)
     try:
         writing.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, writing, trust_remote_code)
+        if adapter_of is None:
+            _write(path, writing, trust_remote_code)
+        else:
+            _copy_adapter(path, writing, adapter_of)
         if folder.is_dir():
             folder.rmdir()
         writing.rename(folder)
@@ -64,3 +67,9 @@ def _write(path: Path, folder: Path, trusted: bool) -> None:
     if vars(policy.model.config).pop(SOURCE_DTYPE, None) is not None:
         policy.model.to(torch.bfloat16)
     policy.save_whole(folder)
+
+
+def _copy_adapter(path: Path, folder: Path, base: str) -> None:
+    shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*_OF_A_RUN, BASE_FILE))
+    file = folder / CONFIG_FILE
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), "base_model_name_or_path": base}, indent=2) + "\n")

@@ -6,8 +6,10 @@ import argparse
 
 from toolrl.cli.common import add_set_argument, at_least_one, read
 from toolrl.cli.output import print_json
+from toolrl.errors import ConfigError
 from toolrl.protocols import Command
 from toolrl_plugin_torch.commands.own_config import check_trainer
+from toolrl_plugin_torch.model_path import missing_on_hub
 
 
 class Plan(Command):
@@ -35,9 +37,11 @@ class Plan(Command):
 
         loaded, registry = read(args)
         check_trainer(loaded.config, "plan")
+        source, engine = model_source(loaded.config.model.path), engine_options(registry, loaded.config)
+        if (problem := missing_on_hub(source)) is not None:  # before torch is imported
+            raise ConfigError(problem)
         from toolrl_plugin_torch.plan.report import plan
 
-        source, engine = model_source(loaded.config.model.path), engine_options(registry, loaded.config)
         text, facts = plan(loaded.config, source, engine, args.gpu, args.nodes)
         print_json(facts) if args.json else print(text)
         return int(facts["fits"] == "no")

@@ -12,6 +12,7 @@ from toolrl.assembly import model_source
 from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.adapters.lora import LoraAdapter, adapter_base
 from toolrl_plugin_torch.device import pick_dtype
+from toolrl_plugin_torch.model_path import missing_on_hub
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig
 from toolrl_plugin_torch.plan.passes import PassBytes, pass_bytes
@@ -27,6 +28,8 @@ class PolicySizes:
         self.source = source
         self.dtype = pick_dtype(config.dtype, device)
         base = adapter_base(source) or source
+        if (problem := missing_on_hub(base)) is not None:
+            raise ConfigError(problem)
         try:
             loader, settings = model_settings(config, base)
             with torch.device("meta"):
