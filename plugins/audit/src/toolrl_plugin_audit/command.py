@@ -66,8 +66,17 @@ def audit(
     oldest = dump.max_staleness if max_staleness is None else max_staleness
     auditor = Audit(lacks=dump.lacks, max_staleness=oldest, exact=dump.exact, skip=skip or ())
     for file in dump.files():
-        for row in file:
-            auditor.add(row)
+        place = "the first rollout of a file"
+        try:
+            for row in file:
+                place = row.place
+                auditor.add(row)
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            raise DataError(
+                f"a rollout isn't what {dump.name} hold: {type(error).__name__}: {error}",
+                where=f"{path}: {place}, or the one after it",
+                hint="A value has another type than the format gives it: delete the rollout to continue without it.",
+            ) from error
         auditor.end_file()
     report = auditor.finish(str(path), dump.name, notes)
     if not report.rows:

@@ -41,6 +41,8 @@ def calls_in_text(text: str) -> tuple[list[Call], int]:
 
     Of dialects in which nothing is answered only `<tool_call>` and `<search>` count: a block of code alone is no call.
     """
+    if "<" not in text and "```" not in text:
+        return [], 0
     text = _THINKING.sub("", text)
     calls: list[Call] = []
     waiting: list[Call] = []

@@ -42,8 +42,8 @@ NAMES = {
 
 CUT_WORDS = {
     "length", "truncated", "max_tokens", "max_turns", "max_length", "context_full", "timeout", "max_input_tokens",
-    "max_output_tokens", "max_total_tokens", "max_turns_reached", "prompt_too_long", "max_model_len", "max_seq_len",
-    "has_max_turns_reached", "timeout_reached", "max_total_completion_tokens_reached", "compaction_failed", "overlong",
+    "max_output_tokens", "max_total_tokens", "prompt_too_long", "max_model_len", "max_seq_len",
+    "timeout_reached", "max_total_completion_tokens_reached", "compaction_failed", "overlong",
 }  # fmt: skip
 
 _NO_TOKENS = "{} keeps texts, no tokens; token ids, masks and advantages written as extras would be checked"
@@ -93,6 +93,9 @@ def integer(value: Any) -> int | None:
 def cut(record: Mapping[str, Any]) -> tuple[str | None, bool]:
     """What cut a rollout off by its own word, and whether it says how it ended."""
     known = False
+    # verifiers ends each single-turn rollout by max_turns_reached: what says that it isn't truncated is believed.
+    if any(record.get(name) is False for name in ("is_truncated", "truncated")):
+        return None, True
     for name in NAMES["ended"]:
         value = record.get(name)
         if value is None:
@@ -112,8 +115,8 @@ def tokens_of(record: Mapping[str, Any]) -> Tokens | None:
     if mask is None:
         return None
     prompt = numbers(first(record, "prompt_ids")) or []
-    if response is None:  # Masks and advantages can be held against each other without the ids.
-        response = [0] * len(mask)
+    if response is None:  # One list for prompt and response, or none: masks and advantages are compared without ids.
+        response = prompt if len(prompt) == len(mask) else [0] * len(mask)
         prompt = []
     if len(mask) == len(prompt) + len(response) != len(response):
         ids, sampled_from = prompt + response, len(prompt)
@@ -188,6 +191,8 @@ def flat_row(record: Mapping[str, Any], place: str, *, trl: bool, offered: tuple
 def _age(record: Mapping[str, Any], step: int | None) -> int | None:
     age = integer(first(record, "age"))
     oldest = integer(first(record, "oldest"))
+    if oldest is None:
+        oldest = min((int(it) for it in _list(record, "versions") or () if it >= 0), default=None)
     if age is None and oldest is not None and step is not None:
         # verl's global_steps counts from 1, and weights of step n − 1 sample step n (trainer_base._compute_metrics).
         age = step - 1 - oldest if oldest != step else 0

@@ -103,7 +103,9 @@ def _read_output(row: Row, record: Mapping[str, Any]) -> None:
     completion = record.get("completion")
     spoken = completion if isinstance(completion, list) else []
     row.calls, _ = texts.calls_in_messages(spoken) if spoken else texts.calls_in_text(str(completion or ""))
+    trailing = next((call for call in row.calls if call.last and not call.answered), None)
     row.ended = row.ended or _by_requests(record)
+    row.ended = row.ended or (f"it ends in a call without an answer, {trailing.text}" if trailing else None)
     steps = [
         it for it in record.get("trajectory") or () if isinstance(it, Mapping) and isinstance(it.get("tokens"), Mapping)
     ]

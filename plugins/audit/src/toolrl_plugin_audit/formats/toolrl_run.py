@@ -30,7 +30,7 @@ _BROKEN = re.compile("\ufffd+")
 class ToolrlRun:
     """A run, or its folder of episodes."""
 
-    name = "a run of toolrl's"
+    name = "episodes of toolrl"
     lacks = LACKS
     exact = False
 
