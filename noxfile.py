@@ -237,7 +237,7 @@ def slow(session: nox.Session) -> None:
     tests, and the quickstart over five seeds. The sessions `harnesses` and `release` follow."""
     session.notify("harnesses")
     session.notify("release")
-    _install(session, *TEST, *PEERS, packages=[CORE, *PLUGINS], extras="[train,lora]")
+    _install(session, *TEST, *PEERS, "nbclient", "ipykernel", packages=[CORE, *PLUGINS], extras="[train,lora]")
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run(*PYTEST, "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", **ONE_THREAD})
     session.run("python", "tests/benchmarks/quickstart_seeds.py", *session.posargs)

@@ -13,14 +13,16 @@ SOURCE = Path(__file__).parents[1] / "core" / "src" / "toolrl"
 
 LAYERS = [
     {"__main__"},
+    {"api"},
     {"cli"},
     {"jobs"},
     {"assembly"},
     {"run_builder"},
     {"preflight"},
+    {"python_objects"},
     {"builtin"},
     {"loop"},
-    {"rollout"},
+    {"rollouts"},
     {"building"},
     {"chat", "tools", "runs"},
     {"config"},
@@ -31,7 +33,7 @@ LAYERS = [
     {"agent_protocols", "training_protocols"},
     {"types", "errors"},
     {"message_types"},
-    {"token_types", "tracebacks", "terminal_text"},
+    {"token_types", "tracebacks", "terminal_text", "version"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""
 

@@ -14,7 +14,7 @@ from toolrl import Component, hookimpl
 from toolrl.builtin import plugin
 from toolrl.config.model import Config
 from toolrl.plugins.registry import Registry
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder
 

@@ -33,8 +33,8 @@ import fault_tools
 
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.protocols import BuildContext
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools import as_toolset
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.toolbox import ToolBox, ToolEntry

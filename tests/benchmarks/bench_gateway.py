@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.protocols import Outcome
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Message, Task
 from toolrl_plugin_gateway.harness import GatewayHarness

@@ -29,8 +29,8 @@ from toolrl.assembly import assemble
 from toolrl.config.load import load_config
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import EpisodeContext
-from toolrl.rollout.environment import Environment
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment
+from toolrl.rollouts.runner import Runner
 from toolrl.types import Episode, Generation, Sampling, ToolCall
 from toolrl_testing.fakes import Generated
 

@@ -54,8 +54,8 @@ import toolrl_plugin_transformers.batch as engine_batch
 import toolrl_plugin_transformers.engine as engine_module
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.protocols import BuildContext
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
 from toolrl.tools import as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, Message, Score, Task

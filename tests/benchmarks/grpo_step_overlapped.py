@@ -18,7 +18,7 @@ from grpo_step import OurSide, Script, Times
 from toolrl.config.model import Config
 from toolrl.loop.data import EndlessOrder
 from toolrl.protocols import StepReport
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl.types import Group
 from toolrl_plugin_torch.loop.batches import DataPosition, Demand
 from toolrl_plugin_torch.loop.overlap import OverlappingBatches

@@ -39,8 +39,8 @@ from small_tokenizer import make_tokenizer
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
 from toolrl.runs.episodes import EpisodeStore
 from toolrl.tools import as_toolset, tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry

@@ -15,8 +15,8 @@ import pytest
 from toolrl.building import build_component
 from toolrl.config.frame import ComponentUse
 from toolrl.plugins.registry import load_registry
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import CallError, Episode, ToolCall
 from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task

@@ -14,7 +14,7 @@ import pytest
 
 from toolrl.config.load import load_config
 from toolrl.plugins.registry import load_registry
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.runner import Runner
 from toolrl.types import Episode
 from toolrl_testing import ScriptedEngine
 

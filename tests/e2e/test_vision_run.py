@@ -23,8 +23,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
 
 from toolrl.errors import ChatFormatError, DataError  # noqa: E402
 from toolrl.protocols import BuildContext  # noqa: E402
-from toolrl.rollout.environment import Environment, Limits, NamedReward  # noqa: E402
-from toolrl.rollout.runner import Runner  # noqa: E402
+from toolrl.rollouts.environment import Environment, Limits, NamedReward  # noqa: E402
+from toolrl.rollouts.runner import Runner  # noqa: E402
 from toolrl.run_builder import _check_images  # noqa: E402
 from toolrl.runs.records import episode_from_json, episode_to_json  # noqa: E402
 from toolrl.tools import tool  # noqa: E402

@@ -59,7 +59,7 @@ class ChatEngine(Protocol):
     async def start(self) -> None: ...
 
     def trajectory(self, environment: Any, limits: Any, numbers: Any, session: str, role: str) -> Any:
-        """An empty `toolrl.rollout.trajectory.TrajectoryRun` that asks the API for its turns; the arguments are its
+        """An empty `toolrl.rollouts.trajectory.TrajectoryRun` that asks the API for its turns; the arguments are its
         constructor's, without an engine. Its `result` has no tokens."""
         ...
 

@@ -38,9 +38,9 @@ from toolrl.protocols import (
     TrainerBackend,
     WeightSource,
 )
-from toolrl.rollout.activity import Activity
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.source import FailurePolicy, SamplesRounds, TakesWeights
+from toolrl.rollouts.activity import Activity
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.source import FailurePolicy, SamplesRounds, TakesWeights
 from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.status import RunPhase, status_file

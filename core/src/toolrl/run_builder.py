@@ -30,9 +30,9 @@ from toolrl.protocols import (
     TrainedModel,
     WeightSource,
 )
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.long_prompts import LongPrompts
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.long_prompts import LongPrompts
+from toolrl.rollouts.runner import Runner
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.recorder import RunRecorder
 from toolrl.tools.endpoints import ClusterLimits, Endpoints

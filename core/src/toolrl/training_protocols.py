@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from toolrl.assembly import Assembly
     from toolrl.config.load import LoadedConfig
     from toolrl.loop.ranks import Ranks
-    from toolrl.rollout.source import FailurePolicy, RolloutWorkers
+    from toolrl.rollouts.source import FailurePolicy, RolloutWorkers
     from toolrl.tools.endpoints import ClusterLimits
 
 

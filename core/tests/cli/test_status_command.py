@@ -13,7 +13,7 @@ import pytest
 from toolrl.cli.main import main
 from toolrl.errors import DataError
 from toolrl.protocols import StepReport
-from toolrl.rollout.activity import Activity
+from toolrl.rollouts.activity import Activity
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.status import NAME, read_status, status_file
 from toolrl.types import CallRecord, EpisodeFailure, ToolCall, ToolResult

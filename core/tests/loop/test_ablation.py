@@ -14,8 +14,8 @@ from toolrl.errors import ConfigError
 from toolrl.loop.ablation import ablate
 from toolrl.loop.evaluate import Evaluator
 from toolrl.protocols import EpisodeContext
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Score, Task, ToolResult
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task

@@ -15,8 +15,8 @@ from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import DataError
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import EpisodeContext, Reply
-from toolrl.rollout.environment import Environment, Limits, NamedReward, pick_environment
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward, pick_environment
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, Score, Task, ToolCall, ToolResult, ToolSpec, Turn
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_task

@@ -13,8 +13,8 @@ import pytest
 
 from toolrl.errors import ExactnessError, ToolError
 from toolrl.parsing.flags import EndFlags
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun, State
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun, State
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import (
     CallError,

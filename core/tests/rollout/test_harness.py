@@ -15,9 +15,9 @@ from toolrl.errors import EngineError, EpisodeEndedError
 from toolrl.parsing.flags import EndFlags
 from toolrl.parsing.items import tool_messages
 from toolrl.protocols import EpisodeContext, Model, Outcome
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, Score, Task, ToolResult
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, FixedReward, RecordingToolset, ScriptedEngine, make_task

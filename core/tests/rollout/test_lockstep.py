@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from toolrl.errors import EngineError
 from toolrl.parsing.items import tool_messages
 from toolrl.protocols import Outcome
-from toolrl.rollout import lockstep
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.lockstep import Lockstep
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts import lockstep
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.lockstep import Lockstep
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.function import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from toolrl.rollout.long_prompts import LongPrompts
+from toolrl.rollouts.long_prompts import LongPrompts
 from toolrl.types import Episode, Trajectory
 from toolrl_testing.fakes import make_episode, make_task
 

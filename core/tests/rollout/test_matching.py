@@ -21,9 +21,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from toolrl.errors import ChatFormatError, ContextFullError, EngineError
 from toolrl.parsing.flags import EndFlags
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.model import EpisodeModel
-from toolrl.rollout.trajectory import TrajectoryRun
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.model import EpisodeModel
+from toolrl.rollouts.trajectory import TrajectoryRun
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import (
     CallError,

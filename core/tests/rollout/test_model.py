@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from toolrl.errors import EngineError, ToolError
 from toolrl.protocols import EpisodeContext, Model
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import (
     Episode,

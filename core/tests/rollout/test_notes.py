@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.rollout.notes import DEEPEST, plain_notes
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.notes import DEEPEST, plain_notes
 from toolrl.runs.records import episode_from_json, episode_to_json
 from toolrl.tools import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import (
     CallRecord,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Message, ParsedTurn, ToolCall
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_task

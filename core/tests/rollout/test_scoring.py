@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from toolrl.errors import DataError, RewardError
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
-from toolrl.rollout.scoring import score_of, scored_together
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
+from toolrl.rollouts.scoring import score_of, scored_together
 from toolrl.tools import cancellation, toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, Score

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from toolrl.parsing.flags import EndFlags
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
 from toolrl.tools import Tool, as_toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Score, ToolSpec

@@ -10,8 +10,8 @@ import pytest
 
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ToolError
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut

@@ -11,8 +11,8 @@ import pytest
 
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ToolsetError
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools import Tool, ToolError, as_toolset
 from toolrl.tools import lifecycle as lifecycle_module
 from toolrl.tools.cancellation import CLEANUP_SECONDS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.model import EpisodeModel
-from toolrl.rollout.trajectory import TrajectoryRun
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.model import EpisodeModel
+from toolrl.rollouts.trajectory import TrajectoryRun
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Message, ParsedTurn, ToolSpec, Trajectory
 from toolrl_testing.fakes import FakeParser, ScriptedEngine

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from toolrl.parsing.items import tool_messages
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import CallError, CallRecord, Episode, Message, ParsedTurn, Segment, Task, ToolCall, ToolSpec, Turn
 from toolrl_plugin_gateway.server import Gateway

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from toolrl.errors import ConfigError
-from toolrl.rollout.environment import Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Limits
+from toolrl.rollouts.runner import Runner
 from toolrl_plugin_gateway.external import ExternalHarness
 from toolrl_plugin_gateway.options import ExternalOptions
 from toolrl_plugin_gateway.serve import serve

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, Message, Task
 from toolrl_plugin_gateway.command_harness import CommandHarness

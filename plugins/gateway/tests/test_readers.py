@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.rollout.matching import Question
+from toolrl.rollouts.matching import Question
 from toolrl_plugin_gateway import anthropic_messages, chat_completions, responses
 from toolrl_plugin_gateway.dialect import RefusedError
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Media, Message, ToolCall, ToolResult
 from toolrl_plugin_history.options import DropToolOutputOptions, StripThinkingOptions, SummariseOptions

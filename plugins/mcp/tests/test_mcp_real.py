@@ -31,8 +31,8 @@ from typing import Any
 
 import pytest
 
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import CallRecord, Episode, ParsedTurn, ToolCall

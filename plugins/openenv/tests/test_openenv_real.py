@@ -13,8 +13,8 @@ from openenv_help import RealServer, box_of, episode, options, turn
 
 from toolrl.errors import ToolsetError
 from toolrl.parsing.flags import EndFlags
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.truncate import token_cut

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError, DataError, EngineError, RunStoppedError, ToolrlError
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
-from toolrl.rollout.source import FailurePolicy
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
+from toolrl.rollouts.source import FailurePolicy
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, Group, Task
 from toolrl_plugin_ray import worker_pool

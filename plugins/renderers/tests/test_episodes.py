@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Generation, Message, Sampling, ToolCall, ToolSpec
 from toolrl_plugin_renderers.families import FAMILIES

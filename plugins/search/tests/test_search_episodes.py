@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from toolrl.plugins.registry import load_registry
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import CallError, CallRecord, Episode, Message, ParsedTurn, ToolCall

@@ -10,8 +10,8 @@ import pytest
 
 from toolrl.errors import ToolError
 from toolrl.parsing import EndFlags
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Decoded, Episode, Message, Rendered, ToolCall, ToolSpec
 from toolrl_plugin_tir.parser import TirParser

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.checkpoints import LoopState, load_state, save_checkpoint
 from toolrl.loop.data import EndlessOrder
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl.runs.records import episode_to_json
 from toolrl.types import Group, MediaInput, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig

@@ -10,8 +10,8 @@ import pytest
 
 from toolrl.errors import DataError
 from toolrl.loop.data import EndlessOrder
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Message, ParsedTurn, RewardEntry, Task, ToolCall
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task, from_episodes

@@ -13,7 +13,7 @@ import pytest
 
 from toolrl.loop.checkpoints import LoopState, load_state, save_checkpoint
 from toolrl.loop.data import EndlessOrder
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl.types import Group, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, DifficultyConfig
 from toolrl_plugin_torch.loop.batches import BatchSource, DataPosition, Demand, SynchronousBatches

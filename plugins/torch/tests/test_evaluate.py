@@ -10,8 +10,8 @@ import pytest
 from toolrl.config.model import EvaluationConfig
 from toolrl.loop.evaluate import Evaluator
 from toolrl.protocols import EpisodeContext
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Score, Task
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task

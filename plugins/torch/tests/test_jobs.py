@@ -17,7 +17,7 @@ from toolrl.config.sections import as_config, with_sections
 from toolrl.errors import CheckpointError, ConfigError, DataError, ToolrlError
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import StepReport
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl.types import RewardEntry
 from toolrl_plugin_torch.commands.sft import check_fine_tuning

@@ -18,8 +18,8 @@ from toolrl.errors import EngineError, RunStoppedError
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.evaluate import Evaluator
 from toolrl.protocols import StepReport
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import CallError, CallRecord, Episode, Group, RewardEntry, Score, ToolCall, ToolResult
 from toolrl_plugin_torch.fine_tuning.loop import FineTuningLoop

@@ -12,7 +12,7 @@ import asyncio
 import sys
 from pathlib import Path
 from toolrl.errors import DataError
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout, Rank0Batches
 from toolrl_plugin_torch.sharding.process_group import join
 from toolrl.loop.ranks import OtherRankError, RankError

@@ -15,8 +15,8 @@ import vf_games
 from openai.types.chat import ChatCompletion
 
 from toolrl.errors import ConfigError, DataError
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode
 from toolrl_plugin_gateway.chat_completions import write_message

@@ -13,8 +13,8 @@ import pytest
 import verl_guide_tools
 from verl_harness import GEO3K, Make, entry
 
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_verl.dataset import VerlDataset

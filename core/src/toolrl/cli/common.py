@@ -99,13 +99,13 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     from toolrl.config.load import load_config
     from toolrl.plugins.registry import load_registry
 
-    registry = load_registry()
-    if getattr(args, "loaded", None) is not None:  # Read and checked by the command that started this process.
+    registry: Registry = getattr(args, "registry", None) or load_registry()
+    if getattr(args, "loaded", None) is not None:  # Read and checked already, in the process that started this one.
         args.hide = args.loaded.hide
         return args.loaded, registry
     source, overrides = args.config, args.overrides
     if Path(source).is_dir():
-        source, overrides = str(Path(source) / "config.yaml"), [*_place_of(Path(source)), *overrides]
+        source, overrides = str(Path(source) / "config.yaml"), [*place_of(Path(source)), *overrides]
     loaded = load_config(source, overrides, registry=registry)
     args.hide = loaded.hide
     if getattr(args, "trains", False):
@@ -119,7 +119,7 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     return loaded, registry
 
 
-def _place_of(folder: Path) -> list[str]:
+def place_of(folder: Path) -> list[str]:
     """Overrides that make a moved run's config name its present folder. Raises DataError where it is no run's."""
     from pathlib import Path
 
@@ -200,7 +200,10 @@ def last_metrics(folder: RunFolder) -> dict[str, Any]:
 
 
 def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, Any]) -> None:
-    """Prints the result of a finished command, unless an observer `console` has shown it."""
+    """Prints the result of a finished command, unless an observer `console` has shown it, or the caller gets the run's
+    folder."""
+    if getattr(args, "registry", None) is not None:
+        return
     report = {"report": str(folder.report_path)} if folder.report_path.is_file() else {}
     facts = {"run": str(folder.directory), **report, **facts}
     if args.json:

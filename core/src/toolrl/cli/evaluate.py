@@ -21,6 +21,9 @@ EXAMPLE = """toolrl eval grpo.yaml --set evaluation.tasks=50
   toolrl eval runs/first --checkpoint best
   toolrl eval --ablate runs/first"""
 
+DATA = {"data.eval": True}
+"""The data sets that it takes, and whether each has to be there."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, resume=False, config="a config file, or a run's folder, for its last checkpoint")
@@ -43,17 +46,22 @@ def run(args: argparse.Namespace) -> int:
     if folder.is_dir():
         RunFolder.open(folder)  # its error lists the runs nearby
         args.config = str(folder / "config.yaml")
-        args.overrides = [*_of_run(folder.absolute(), args.checkpoint), *args.overrides]
+        args.overrides = [*of_run(folder.absolute(), args.checkpoint), *args.overrides]
     elif args.checkpoint is not None:
         raise UsageError(
             "--checkpoint is for a run's folder, and this is a config",
             where=args.config,
             hint=f"Name it in the config: --set model.path=runs/NAME:{args.checkpoint}",
         )
+    return start(args)
+
+
+def start(args: argparse.Namespace) -> int:
+    """With the config that `args` hold or name: the exit status."""
     return run_to_end(_evaluate(args))
 
 
-def _of_run(folder: Path, checkpoint: str | None) -> list[str]:
+def of_run(folder: Path, checkpoint: str | None) -> list[str]:
     """Evaluating a run gives a run of its own, beside it; the model is one of the run's checkpoints."""
     model, name = str(folder), f"{folder.name}-eval"
     if checkpoint is not None:
@@ -62,8 +70,7 @@ def _of_run(folder: Path, checkpoint: str | None) -> list[str]:
 
 
 async def _evaluate(args: argparse.Namespace) -> int:
-    data = {"data.eval": True}
-    loaded, registry = read(args, data)
+    loaded, registry = read(args, DATA)
     from toolrl.jobs import evaluate
 
     conditions = args.condition or [*CONDITIONS] * args.ablate
@@ -80,4 +87,4 @@ async def _evaluate(args: argparse.Namespace) -> int:
         print(ABLATION_NOTE)
         return {}
 
-    return await run_job(args, loaded, registry, job, data=data, workers=True)
+    return await run_job(args, loaded, registry, job, data=DATA, workers=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from toolrl.cli.common import DEBUG, PLUGIN_COMMANDS, command_parser
 from toolrl.cli.output import UsageError, print_error, readable, table
 from toolrl.errors import ToolrlError
+from toolrl.version import __version__
 
 if TYPE_CHECKING:
     from toolrl.protocols import Command
@@ -82,9 +83,7 @@ def _dispatch(words: list[str], debug: bool) -> int:
         print(overview(), file=sys.stdout if words else sys.stderr)
         return 0 if words else EXIT_USAGE
     if words[0] in ("-V", "--version"):
-        import toolrl
-
-        print(f"toolrl {toolrl.__version__}")
+        print(f"toolrl {__version__}")
         return 0
     args = argparse.Namespace()
     try:

@@ -15,9 +15,9 @@ import string
 from dataclasses import dataclass
 from pathlib import Path
 
-import toolrl
 from toolrl.cli.output import UsageError, print_json
 from toolrl.kinds import KINDS, Kind
+from toolrl.version import __version__
 
 HELP = "write a new plugin's package, tests included"
 EXAMPLE = "toolrl new-plugin demo --kind tool"
@@ -165,7 +165,7 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
 def _values(name: str, kind_name: str) -> dict[str, str]:
     template = TEMPLATES[kind_name]
     ident = name.replace("-", "_")
-    major, minor = toolrl.__version__.split(".")[:2]
+    major, minor = __version__.split(".")[:2]
     versions = f">={major}.{minor},<{major}.{int(minor) + 1}"
     requires = [f"{distribution}{versions}" for distribution in ("toolrl", template.requires) if distribution]
     values = {

@@ -11,6 +11,9 @@ from toolrl.cli.session import run_to_end
 HELP = "sample episodes without training"
 EXAMPLE = "toolrl rollout grpo.yaml --tasks 16 --episodes 4"
 
+DATA = {"data.train": True}
+"""The data sets that it takes, and whether each has to be there."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, resume=False)
@@ -28,10 +31,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _rollout(args: argparse.Namespace) -> int:
-    data = {"data.train": True}
-    loaded, registry = read(args, data)
+    loaded, registry = read(args, DATA)
     from toolrl.jobs import sample
 
     episodes = args.episodes or loaded.config.algorithm.group_size
     job = partial(sample, tasks=args.tasks, episodes=episodes)
-    return await run_job(args, loaded, registry, job, data=data, workers=True)
+    return await run_job(args, loaded, registry, job, data=DATA, workers=True)

@@ -6,13 +6,24 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from toolrl.errors import ToolrlError
 from toolrl.loop.ranks import started_by_torchrun
 
 EXIT_OF = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+_interrupts: dict[int, Callable[[], Any]] = {}
+"""By thread, what a Ctrl-C does to the run in it: only the main thread is sent signals."""
+
+
+def interrupt_thread(thread: int | None) -> None:
+    """End the run in another thread as Ctrl-C ends one in the main thread."""
+    if thread is not None and thread in _interrupts:
+        _interrupts[thread]()
 
 
 def run_to_end(
@@ -35,16 +46,22 @@ def run_to_end(
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(main)
 
+        def stop(number: signal.Signals) -> None:
+            caught.append(number)
+            (interrupt or task.cancel)()
+
         def caught_one(number: signal.Signals) -> None:
             if caught:
                 os._exit(EXIT_OF[number])
-            caught.append(number)
             if not silent:
                 print(f"{number.name}: saving what is done; once more ends at once", file=sys.stderr)
-            (interrupt or task.cancel)()
+            stop(number)
 
-        for number in EXIT_OF:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        for number in EXIT_OF if in_main_thread else ():
             loop.add_signal_handler(number, caught_one, number)
+        if not in_main_thread:
+            _interrupts[threading.get_ident()] = partial(loop.call_soon_threadsafe, stop, signal.SIGINT)
         try:
             return await task
         except asyncio.CancelledError:
@@ -53,7 +70,8 @@ def run_to_end(
             # The signal reached another rank: this one ends alike.
             return EXIT_OF[caught[0] if caught else signal.SIGTERM]
         finally:
-            for number in EXIT_OF:
+            _interrupts.pop(threading.get_ident(), None)
+            for number in EXIT_OF if in_main_thread else ():
                 loop.remove_signal_handler(number)
 
     return asyncio.run(supervised())

@@ -47,7 +47,7 @@ def sites(tree: dict[str, Any]) -> Iterator[Site]:
     for kind in KINDS.values():
         for place in kind.places:
             *parents, key = place.removesuffix("[]").split(".")
-            for at, section in _sections(tree, parents):
+            for at, section in config_sections(tree, parents):
                 path = (*at, key)
                 if key not in section:
                     yield from _defaults(kind.name, path)
@@ -71,17 +71,17 @@ def replaced_kinds(registry: Registry, engine: Any) -> Mapping[str, str]:
     return {}
 
 
-def _sections(tree: Any, keys: Sequence[str], path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+def config_sections(tree: Any, keys: Sequence[str], path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The sections at a place of the table of kinds, where `*` stands for any key; one that is left out is empty."""
     if not isinstance(tree, dict):
         return
     if not keys:
         yield path, tree
     elif keys[0] != "*":
-        yield from _sections(tree.get(keys[0], {}), keys[1:], (*path, keys[0]))
+        yield from config_sections(tree.get(keys[0], {}), keys[1:], (*path, keys[0]))
     else:
         for name, section in tree.items():
-            yield from _sections(section, keys[1:], (*path, name))
+            yield from config_sections(section, keys[1:], (*path, name))
 
 
 def _defaults(kind: str, path: Path) -> Iterator[Site]:
@@ -191,7 +191,7 @@ def find_duplicates(found: list[Site]) -> list[Problem]:
 def check_end_flags(tree: dict[str, Any]) -> list[Problem]:
     """The problems of each environment's end flags."""
     problems = []
-    for path, environment in _sections(tree, ("environments", "*")):
+    for path, environment in config_sections(tree, ("environments", "*")):
         flags = environment.get("end_flags")
         for index, flag in enumerate(flags if isinstance(flags, list) else []):
             if not isinstance(flag, str):

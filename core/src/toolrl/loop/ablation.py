@@ -20,8 +20,8 @@ from toolrl.errors import ConfigError
 from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.metrics import values_by_task
 from toolrl.loop.standard_errors import standard_error
-from toolrl.rollout.environment import Environment, pick_environment
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, pick_environment
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBoxSession
 from toolrl.types import Group, Task, ToolCall, ToolResult
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from toolrl.errors import DataError, ToolrlError
 from toolrl.protocols import TaskSource
-from toolrl.rollout.environment import pick_environment
+from toolrl.rollouts.environment import pick_environment
 from toolrl.types import Task
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from itertools import islice
 from toolrl.config.model import EvaluationConfig
 from toolrl.loop.metrics import episode_metrics, error_metrics, pass_metrics
 from toolrl.protocols import TaskSource, iterate
-from toolrl.rollout.environment import Limits
-from toolrl.rollout.source import SamplesRounds
+from toolrl.rollouts.environment import Limits
+from toolrl.rollouts.source import SamplesRounds
 from toolrl.runs.status import RunPhase
 from toolrl.types import Group, Task
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from toolrl.errors import ToolrlError
-from toolrl.rollout.runner import Runner
-from toolrl.rollout.source import RolloutWorkers, SamplesRounds, TakesWeights
+from toolrl.rollouts.runner import Runner
+from toolrl.rollouts.source import RolloutWorkers, SamplesRounds, TakesWeights
 
 T = TypeVar("T")
 

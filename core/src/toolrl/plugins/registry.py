@@ -18,7 +18,6 @@ from typing import Any
 
 import pluggy
 
-import toolrl
 from toolrl import hookspecs
 from toolrl.component import Component
 from toolrl.errors import AmbiguousComponentError, PluginError, UnknownComponentError
@@ -26,6 +25,7 @@ from toolrl.kinds import KINDS
 from toolrl.plugins.checks import check_components, check_plugin_module, nearest
 from toolrl.plugins.discovery import DISABLE, broken, examine, find_plugins, import_plugin
 from toolrl.plugins.info import PluginInfo
+from toolrl.version import __version__
 
 _MOVED = {("chat_formats", f"builtin/{name}"): f"chat/{name}" for name in ("plain", "template")}
 _MOVED[("observers", "builtin/console")] = "console"
@@ -167,7 +167,7 @@ def install_hint(plugin: str) -> str:
 def load_registry() -> Registry:
     """The registry of what is installed, read once a process. `load_registry.cache_clear()` forgets it."""
     disabled = {name.strip() for name in os.environ.get(DISABLE, "").split(",") if name.strip()}
-    plugins = examine(find_plugins(), running=toolrl.__version__, disabled=disabled)
+    plugins = examine(find_plugins(), running=__version__, disabled=disabled)
     return Registry(_register(import_plugin(it) if it.usable else (None, it) for it in plugins))
 
 

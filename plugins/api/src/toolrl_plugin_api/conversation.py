@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Literal, Protocol
 
 from toolrl.errors import ParserError
-from toolrl.rollout.trajectory import TrajectoryRun
+from toolrl.rollouts.trajectory import TrajectoryRun
 from toolrl.types import (
     CallError,
     Generation,

@@ -30,7 +30,7 @@ from toolrl_plugin_gateway.session import Session
 
 if TYPE_CHECKING:
     from toolrl.assembly import Assembly
-    from toolrl.rollout.source import GroupSource
+    from toolrl.rollouts.source import GroupSource
 
 ROUND = "served"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolrl.config.load import LoadedConfig
 from toolrl.protocols import BuildContext, WeightSource
-from toolrl.rollout.source import FailurePolicy, RolloutWorkers
+from toolrl.rollouts.source import FailurePolicy, RolloutWorkers
 from toolrl_plugin_ray.limits import RayLimits
 from toolrl_plugin_ray.messages import RankOrder, WorkerSpec
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from toolrl.config.load import LoadedConfig
 from toolrl.errors import ToolrlError
 from toolrl.loop.ranks import LostRanksError
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl.types import Task
 
 if TYPE_CHECKING:

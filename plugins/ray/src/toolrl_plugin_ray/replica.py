@@ -18,7 +18,7 @@ from toolrl.building import build_trainer, engine_options
 from toolrl.config.logs import masked_logs
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import HoldsStill, RolloutEngine
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.runner import Runner
 from toolrl.run_builder import RunBuilder
 from toolrl_plugin_ray.messages import WeightUpdate, WorkerSpec
 from toolrl_plugin_ray.weights import BroadcastWeights, receivers, verify, write

@@ -19,7 +19,7 @@ from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import WeightSource
-from toolrl.rollout.source import FailurePolicy
+from toolrl.rollouts.source import FailurePolicy
 from toolrl_plugin_ray.broadcast import WeightBroadcast
 from toolrl_plugin_ray.connection import connected, death_reason, own_address, reason_of_wait
 from toolrl_plugin_ray.messages import KEPT_LINES, WorkerSpec

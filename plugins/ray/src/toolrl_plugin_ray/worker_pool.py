@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from toolrl.errors import RunStoppedError, ToolrlError
 from toolrl.protocols import WeightSource
-from toolrl.rollout.environment import Limits
-from toolrl.rollout.source import FailurePolicy
+from toolrl.rollouts.environment import Limits
+from toolrl.rollouts.source import FailurePolicy
 from toolrl.tools.restart_counts import RestartCounts
 from toolrl.types import Group, Task
 from toolrl_plugin_ray.messages import GroupOrder, WeightUpdate, WorkerReport, WorkerSpec, pickled
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerPool:
-    """`toolrl.rollout.source.RolloutWorkers`. `start` and `stop` it on one event loop."""
+    """`toolrl.rollouts.source.RolloutWorkers`. `start` and `stop` it on one event loop."""
 
     def __init__(
         self,

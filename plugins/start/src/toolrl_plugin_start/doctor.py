@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-import toolrl
+from toolrl import __version__
 from toolrl.cli.output import UsageError, print_json, table
 from toolrl.component import Component
 from toolrl.config.components import options_model
@@ -161,7 +161,7 @@ def _is_missing_package(error: BaseException | None) -> bool:
 
 def machine() -> dict[str, str]:
     """Versions; empty for what isn't installed."""
-    facts = {"toolrl": toolrl.__version__, "python": platform.python_version()}
+    facts = {"toolrl": __version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
             facts[name] = metadata.version(name)

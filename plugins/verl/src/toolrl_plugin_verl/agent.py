@@ -12,7 +12,7 @@ from typing import Any
 
 from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
-from toolrl.rollout.notes import plain_notes
+from toolrl.rollouts.notes import plain_notes
 from toolrl.types import Media
 from toolrl_common.images import load_image
 

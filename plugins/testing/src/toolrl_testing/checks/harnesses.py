@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolrl.protocols import Harness, RolloutEngine
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.runner import Runner
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, Generation, Task
 from toolrl_testing.checks import require

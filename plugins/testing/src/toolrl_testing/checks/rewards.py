@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolrl.protocols import Reward, ScoresGroups, StartsAndStops
-from toolrl.rollout.environment import NamedReward
-from toolrl.rollout.scoring import score_of, scored_together
+from toolrl.rollouts.environment import NamedReward
+from toolrl.rollouts.scoring import score_of, scored_together
 from toolrl.types import CallError, CallRecord, Episode, Score, ToolCall, ToolResult
 from toolrl_testing.checks import fail, require
 from toolrl_testing.fakes import make_episode, make_task

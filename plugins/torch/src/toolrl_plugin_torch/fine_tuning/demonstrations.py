@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from toolrl.errors import DataError
 from toolrl.protocols import EpisodeContext
-from toolrl.rollout.environment import Environment, pick_environment
+from toolrl.rollouts.environment import Environment, pick_environment
 from toolrl.types import Episode, MediaInput, Message, Task
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from toolrl.errors import RunStoppedError
 from toolrl.loop.data import EndlessOrder
 from toolrl.protocols import StepReport
-from toolrl.rollout.environment import Environment
+from toolrl.rollouts.environment import Environment
 from toolrl.types import Task
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task
 from toolrl_plugin_torch.loop.update_thread import SavedLoop

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.data import EndlessOrder
-from toolrl.rollout.environment import Limits
-from toolrl.rollout.source import GroupSource
+from toolrl.rollouts.environment import Limits
+from toolrl.rollouts.source import GroupSource
 from toolrl.types import Group, Task
 from toolrl_plugin_torch.loop.difficulty import DifficultyPools
 

@@ -10,7 +10,7 @@ from toolrl.assembly import Assembly
 from toolrl.config.model import Config
 from toolrl.errors import CheckpointError
 from toolrl.loop.ranks import ONE
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.loop.batches import BatchSource, Demand, KeepsPosition, SynchronousBatches

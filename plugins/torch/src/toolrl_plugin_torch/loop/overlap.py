@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolrl.loop.data import EndlessOrder
-from toolrl.rollout.source import GroupSource
+from toolrl.rollouts.source import GroupSource
 from toolrl.runs.records import episode_from_json, episode_to_json
 from toolrl.types import Group, Task
 from toolrl_plugin_torch.loop.batches import DataPosition, Demand, nothing_to_learn

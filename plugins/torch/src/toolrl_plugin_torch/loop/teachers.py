@@ -20,8 +20,8 @@ from toolrl.config.model import TeacherConfig
 from toolrl.errors import ConfigError, EngineError
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import ScoresTokens
-from toolrl.rollout.environment import Limits
-from toolrl.rollout.source import GroupSource
+from toolrl.rollouts.environment import Limits
+from toolrl.rollouts.source import GroupSource
 from toolrl.types import Episode, Group, Task, Trajectory
 from toolrl_plugin_torch.policy import PolicyModel, load_policy
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout

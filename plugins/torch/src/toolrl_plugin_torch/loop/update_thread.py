@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from toolrl.loop.evaluate import Evaluator
 from toolrl.plugins.events import Events
-from toolrl.rollout.source import TakesWeights
+from toolrl.rollouts.source import TakesWeights
 from toolrl.runs.status import RunPhase
 from toolrl_plugin_torch.loop.saver import Saver
 from toolrl_plugin_torch.loop.trainer import Trainer

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from toolrl.errors import ConfigError, ToolrlError, first_line
 from toolrl.loop.ranks import LostRanksError, OtherRankError, RankError, Ranks
-from toolrl.rollout.source import RolloutWorkers
+from toolrl.rollouts.source import RolloutWorkers
 from toolrl_plugin_torch.device import pick_device
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout, SharedRunner
 from toolrl_plugin_torch.sharding.rendezvous import rendezvous

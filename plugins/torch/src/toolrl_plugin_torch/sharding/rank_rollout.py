@@ -17,9 +17,9 @@ from typing import Any
 
 from toolrl.loop.ranks import Ranks
 from toolrl.protocols import WeightSource
-from toolrl.rollout.environment import Limits
-from toolrl.rollout.runner import Runner
-from toolrl.rollout.source import RolloutWorkers
+from toolrl.rollouts.environment import Limits
+from toolrl.rollouts.runner import Runner
+from toolrl.rollouts.source import RolloutWorkers
 from toolrl.types import Group, Task
 from toolrl_plugin_torch.loop.batches import BatchSource, DataPosition
 

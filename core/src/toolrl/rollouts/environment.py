@@ -11,7 +11,7 @@ from typing import TypeVar
 from toolrl.errors import DataError
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import ChatFormat, Harness, StartsAndStops, ToolParser
-from toolrl.rollout.scoring import NamedReward as NamedReward
+from toolrl.rollouts.scoring import NamedReward as NamedReward
 from toolrl.tools.toolbox import ToolBox
 from toolrl.tools.toolset import stop_in_time
 from toolrl.types import Message, Task

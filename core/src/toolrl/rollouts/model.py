@@ -30,8 +30,8 @@ from toolrl.errors import (
     TurnsExhaustedError,
 )
 from toolrl.protocols import ChatFormat
-from toolrl.rollout.matching import Question, TurnEnd, TurnEnds
-from toolrl.rollout.trajectory import TrajectoryRun
+from toolrl.rollouts.matching import Question, TurnEnd, TurnEnds
+from toolrl.rollouts.trajectory import TrajectoryRun
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession
 from toolrl.types import CallError, CallRecord, Message, Rendered, ToolCall, ToolSpec, Trajectory, Turn

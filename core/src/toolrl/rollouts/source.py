@@ -1,6 +1,6 @@
 """What training and evaluation need of rollout: groups of episodes for tasks, and a policy for failures.
 
-`toolrl.rollout.runner.Runner` samples in this process, the `RolloutWorkers` of a cluster in others. Neither knows the
+`toolrl.rollouts.runner.Runner` samples in this process, the `RolloutWorkers` of a cluster in others. Neither knows the
 order of the data or what becomes of the groups.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from toolrl.errors import RunStoppedError
 from toolrl.protocols import WeightSource
-from toolrl.rollout.environment import Limits
+from toolrl.rollouts.environment import Limits
 from toolrl.types import Episode, Group, Task
 
 _FEWEST_CRASHES = 8

@@ -31,11 +31,11 @@ from toolrl.errors import (
 )
 from toolrl.parsing.items import tool_messages
 from toolrl.protocols import ChatEngine, EpisodeContext, Harness, Outcome
-from toolrl.rollout.environment import Environment, Limits, NamedReward
-from toolrl.rollout.model import AnsweringTools, EpisodeModel
-from toolrl.rollout.notes import plain_notes
-from toolrl.rollout.scoring import EpisodeReward, failure_of, score_of
-from toolrl.rollout.trajectory import SamplesEpisodes, TrajectoryRun
+from toolrl.rollouts.environment import Environment, Limits, NamedReward
+from toolrl.rollouts.model import AnsweringTools, EpisodeModel
+from toolrl.rollouts.notes import plain_notes
+from toolrl.rollouts.scoring import EpisodeReward, failure_of, score_of
+from toolrl.rollouts.trajectory import SamplesEpisodes, TrajectoryRun
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession
 from toolrl.tools.toolset import rewrite_of

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from toolrl.chat.buffer import TokenBuffer
 from toolrl.errors import EngineError, ExactnessError
-from toolrl.rollout.environment import Environment, Limits
-from toolrl.rollout.turn import TurnReader, TurnText
+from toolrl.rollouts.environment import Environment, Limits
+from toolrl.rollouts.turn import TurnReader, TurnText
 from toolrl.types import (
     CallError,
     Generation,

@@ -15,12 +15,12 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from toolrl.protocols import HoldsStill, RolloutEngine
-from toolrl.rollout.activity import Activity
-from toolrl.rollout.environment import Environment, Limits, pick_environment
-from toolrl.rollout.episode import EpisodePlan, EpisodeRun
-from toolrl.rollout.lockstep import Lockstep
-from toolrl.rollout.scoring import scored_together
-from toolrl.rollout.source import FailurePolicy
+from toolrl.rollouts.activity import Activity
+from toolrl.rollouts.environment import Environment, Limits, pick_environment
+from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
+from toolrl.rollouts.lockstep import Lockstep
+from toolrl.rollouts.scoring import scored_together
+from toolrl.rollouts.source import FailurePolicy
 from toolrl.tools.loop_watch import watching
 from toolrl.tools.prints import visible_prints
 from toolrl.types import Episode, Group, Task

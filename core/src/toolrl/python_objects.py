@@ -1,0 +1,173 @@
+"""Python objects in a config: wherever a file names a component, a dict may hold the component itself.
+
+    tools       a function with type hints, with or without `@tool`, a `Tool` class, a toolset
+    rewards     a function of an episode that returns a number, a `Score`, or whether the answer is correct; an object
+                that follows `Reward`
+    data        a list of dicts, a `datasets.Dataset`, a list of `Task`
+    all others  an object that follows the protocol of its kind, or a class or factory `(options, context)`
+
+The objects become components of a plugin `python` that belongs to the run alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from toolrl.builtin.datasets import FileDataset
+from toolrl.builtin.options import FieldMapping
+from toolrl.builtin.rows import FileRows, JoinedRows, Row
+from toolrl.component import Component
+from toolrl.config.components import config_sections
+from toolrl.errors import ConfigError, DataError
+from toolrl.kinds import KINDS
+from toolrl.plugins.info import PluginInfo
+from toolrl.plugins.registry import Registry
+from toolrl.tools import FunctionTool, tool
+from toolrl.types import Episode, Score
+
+PLUGIN = "python"
+Components = dict[str, list[Component[Any]]]
+"""By kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectComponent(Component[Any]):
+    """A component whose target is an object at hand."""
+
+    value: Any = None
+
+    def load(self) -> Any:
+        return self.value
+
+
+def take_objects(tree: Mapping[str, Any], registry: Registry) -> tuple[dict[str, Any], Registry]:
+    """The config with a name in the place of each object, and a registry that knows these names. Changes neither
+    argument. Raises ConfigError for an object that can't be a component of its kind."""
+    copied: dict[str, Any] = _copied(tree)
+    found: Components = {}
+    for kind in KINDS.values():
+        for place in kind.places:
+            *parents, key = place.removesuffix("[]").split(".")
+            for path, section in config_sections(copied, parents):
+                if key not in section:
+                    continue
+                where = ".".join(map(str, (*path, key)))
+                several = place.endswith("[]") and isinstance(section[key], list | tuple)
+                values = list(section[key]) if several else [section[key]]
+                named = [_named(value, kind.name, where, found) for value in values]
+                section[key] = named if several else named[0]
+    if not found:
+        return copied, registry
+    others = [replace(it, components=_hidden(it.components, found)) for it in registry.plugins]
+    return copied, Registry([*others, PluginInfo(PLUGIN, components=found)])
+
+
+def _hidden(components: Components, by: Components) -> Components:
+    """A plugin's components; one that an object has the name of is reached by `plugin/name` only."""
+    names = {kind: {component.name for component in given} for kind, given in by.items()}
+    return {
+        kind: [replace(it, short=False) if it.name in names.get(kind, ()) else it for it in given]
+        for kind, given in components.items()
+    }
+
+
+def _copied(node: Any) -> Any:
+    """The same with dicts of its own; what isn't a dict or a list of components is taken as it is."""
+    if isinstance(node, Mapping):
+        return {key: _copied(value) for key, value in node.items()}
+    return node
+
+
+def _named(value: Any, kind: str, where: str, found: Components) -> Any:
+    """What stands for a value in a config: itself, unless it is an object or names one."""
+    if isinstance(value, Mapping) and "use" in value:
+        return {**value, "use": _named(value["use"], kind, where, found)}
+    if value is None or isinstance(value, str | Mapping):
+        return value
+    try:
+        target = _target(value, kind, where)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+    given = found.setdefault(kind, [])
+    label = getattr(value, "name", None) or getattr(value, "__name__", None) or type(value).__name__
+    stem = re.sub(r"\W+", "-", str(label)).strip("-_") or kind
+    stem = stem if stem[0].isalpha() else f"python-{stem}"
+    taken = {component.name for component in given}
+    name = next(name for name in (stem, *(f"{stem}-{number}" for number in range(2, 10_000))) if name not in taken)
+    given.append(ObjectComponent(name, f"{__name__}:ObjectComponent", value=target))
+    return name
+
+
+def _target(value: Any, kind: str, where: str) -> Any:
+    """What is called as `target(options, context)`, or as tools may be, is taken as it is."""
+    if kind == "tools":
+        plain = inspect.isfunction(value) and not _takes_options(value)
+        return tool(value) if plain and not isinstance(value, FunctionTool) else value
+    if kind == "datasets":
+        rows = _rows(value, where)
+        return lambda options, context: rows
+    if isinstance(value, type) or (inspect.isroutine(value) and _takes_options(value)):
+        return value
+    if kind == "rewards" and inspect.isroutine(value):
+        reward = _FunctionReward(value)
+        return lambda options, context: reward
+    return lambda options, context: value
+
+
+def _takes_options(function: Callable[..., Any]) -> bool:
+    """Whether it is a factory `(options, context)`."""
+    return list(inspect.signature(function).parameters) == ["options", "context"]
+
+
+class _FunctionReward:
+    """A reward made of a function."""
+
+    def __init__(self, function: Callable[[Episode], Any]) -> None:
+        self._function = function
+        if inspect.iscoroutinefunction(function):
+            self.score: Any = self._later
+        else:
+            self.score = lambda episode: _score(function(episode))
+
+    async def _later(self, episode: Episode) -> Score:
+        return _score(await self._function(episode))
+
+
+def _score(value: Any) -> Score:
+    if isinstance(value, Score):
+        return value
+    return Score(float(value), metrics={"correct": float(value)} if isinstance(value, bool) else {})
+
+
+def _rows(value: Any, where: str) -> Any:
+    """A task source. Raises ConfigError for what has no rows."""
+    if not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
+        raise ConfigError(
+            f"{where}: a {type(value).__name__} has no length and no rows by index",
+            hint="Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, or a list of Task.",
+        )
+    if len(value) and not isinstance(value[0], Mapping):
+        return value
+    return FileDataset(JoinedRows([_GivenRows(value, where)]), FieldMapping())
+
+
+class _GivenRows(FileRows):
+    """Rows that are at hand."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], where: str) -> None:
+        super().__init__(Path(where.rpartition(".")[2]))
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Row:
+        row = self._rows[index]
+        if not isinstance(row, Mapping):
+            raise DataError(f"a row is a {type(row).__name__}, expected a dict", where=self.where(index))
+        return {name: value for name, value in row.items() if value is not None}

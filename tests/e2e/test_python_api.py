@@ -1,0 +1,158 @@
+"""`toolrl.train`, `evaluate` and `rollout`, with tools, rewards and data that are Python objects."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toolrl
+from toolrl.errors import ConfigError, ToolrlError
+from toolrl.protocols import BuildContext
+from toolrl.tools import tool
+from toolrl.types import Episode, Generation, Score
+
+ROWS = [{"prompt": f"{a} + {b} =", "answer": str(a + b), "note": None} for a in range(3) for b in range(3)]
+SCORED: list[str] = []
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(name="double")
+def twice(number: int) -> int:
+    """Double a number."""
+    return 2 * number
+
+
+def exact(episode: Episode) -> bool:
+    SCORED.append(episode.id)
+    return episode.main.messages[-1].content == episode.task.answer
+
+
+async def brevity(episode: Episode) -> Score:
+    return Score(1 / (1 + episode.sampled_tokens), metrics={"tokens": episode.sampled_tokens})
+
+
+@pytest.fixture
+def config(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(tmp_path)
+    environment = {"tools": [add, {"use": twice, "weight": 2.0}], "rewards": [exact, {"use": brevity, "weight": 0.5}]}
+    return {
+        "model": {"path": str(tiny_model)},
+        "data": {"train": ROWS, "eval": ROWS[:2]},
+        "environments": {"default": {**environment, "max_turns": 2}},
+        "rollout": {"max_turn_tokens": 8},
+        "algorithm": {"group_size": 2},
+        "trainer": {"steps": 3, "prompts_per_step": 2},
+        "run": {"name": "own"},
+        "threads": 1,
+    }
+
+
+def test_train_goes_on_and_is_evaluated(config: dict[str, Any]) -> None:
+    SCORED.clear()
+    run = toolrl.train(config, trainer={"steps": 1})
+    assert [(line.step, line.kind) for line in run.metrics_lines()] == [(0, "eval"), (1, "train"), (1, "eval")]
+    assert "accuracy" in run.metrics_lines()[-1].metrics
+    episodes = [stored.episode for stored in run.episodes()]
+    assert sorted(SCORED) == sorted(episode.id for episode in episodes)
+    assert {entry.source for episode in episodes for entry in episode.rewards} == {"reward:exact", "reward:brevity"}
+    run = toolrl.train(config, resume=True)
+    assert run.metrics_lines("train")[-1].step == 3
+    evaluated = toolrl.evaluate(run.directory, **without_names(config))
+    assert evaluated.directory == run.directory.with_name("own-eval")
+    again = toolrl.evaluate(run.directory, checkpoint="3", **without_names(config))
+    both = [it.metrics_lines("eval")[-1].metrics["tokens/sampled"] for it in (evaluated, again)]
+    assert both[0] == both[1]
+    with pytest.raises(ToolrlError, match="a run here already"):
+        toolrl.train(config)
+
+
+def without_names(config: dict[str, Any]) -> dict[str, Any]:
+    """The sections with objects: a run's folder knows their names only."""
+    return {"data": config["data"], "environments": config["environments"]}
+
+
+class Says:
+    """An engine that calls both tools and then answers."""
+
+    def __init__(self, options: Any, context: BuildContext) -> None:
+        self._tokenizer = context.tokenizer
+        self._turns: dict[str, int] = {}
+
+    async def generate(self, prompt: Any, sampling: Any, *, session: str, media: Any = ()) -> Generation:
+        turn = self._turns[session] = self._turns.get(session, 0) + 1
+        calls = '{"name": "add", "arguments": {"a": 3, "b": 4}}', '{"name": "double", "arguments": {"number": 7}}'
+        text = "14" if turn == 2 else "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+        ids = (*self._tokenizer.encode(text), self._tokenizer.convert_tokens_to_ids("<|im_end|>"))
+        return Generation(ids, (-0.5,) * len(ids), "stop", versions=(0,) * len(ids))
+
+    async def _nothing(self, *given: Any) -> None: ...
+
+    start = stop = close = update_weights = _nothing
+
+
+def test_tools_are_called(config: dict[str, Any]) -> None:
+    run = toolrl.rollout(config, tasks=1, episodes=1, engine={"use": Says}, rollout={"max_turn_tokens": 400})
+    (stored,) = run.episodes()
+    assert [(call.call.name, call.result.text) for call in stored.episode.calls] == [("add", "7"), ("double", "14")]
+    assert stored.episode.main.messages[-1].content == "14"
+
+
+def test_a_notebook_has_a_running_event_loop(config: dict[str, Any]) -> None:
+    async def cell() -> Any:
+        return toolrl.rollout(config, tasks=2, episodes=3)
+
+    assert len(list(asyncio.run(cell()).episodes())) == 6
+
+
+def test_ctrl_c_in_a_notebook_saves_the_run(config: dict[str, Any]) -> None:
+    """The reward of the second step's first episode presses it."""
+
+    def press(episode: Episode) -> float:
+        if episode.id.startswith("train-2") and not pressed.is_set():
+            pressed.set()
+            os.kill(os.getpid(), signal.SIGINT)
+        return 0.0
+
+    pressed = threading.Event()
+
+    async def cell() -> None:
+        toolrl.train(config, environments={"default": {"rewards": [press]}}, trainer={"steps": 50})
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(cell())
+    run = toolrl.train(config, resume=True)
+    assert run.metrics_lines("train")[-1].step == 3
+    assert run.summary()["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"data": {"train": iter(ROWS)}}, "data.train: a list_iterator has no length"),
+        ({"data": {"train": [{"question": "?"}]}}, "neither 'messages' nor 'prompt' is there"),
+        ({"data": {"train": []}}, "the data set is empty"),
+        ({"environments": {"default": {"tools": [lambda: 1]}}}, "environments.default.tools: tool name '<lambda>'"),
+        ({"environments": {"default": {"tools": [3]}}}, "tool 'int': got int 3"),
+        ({"trainer": {"stpes": 3}}, "did you mean 'steps'"),
+        ({"cluster": {"rollout_workers": 1}}, "other processes don't have"),
+    ],
+)
+def test_mistakes(config: dict[str, Any], sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ToolrlError) as caught:
+        toolrl.rollout(config, **sections)
+    assert message in str(caught.value)
+
+
+def test_a_checkpoint_is_one_of_a_run(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="Give its folder"):
+        toolrl.evaluate(config, checkpoint="best")
