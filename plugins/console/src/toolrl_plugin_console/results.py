@@ -77,7 +77,7 @@ def table(history: History, more: Sequence[str], width: int) -> Iterator[Rendera
     for kind, last in history.last.items():
         first = history.first[kind]
         found = [
-            name for name in last.metrics if name.startswith(("avg@", "pass@")) and not name.endswith(("@1", "err"))
+            name for name in last.metrics if name.startswith(("avg@", "pass@")) and not name.endswith(("@1", "/stderr"))
         ]
         for name in dict.fromkeys([*_METRICS, *found, *more]):
             if name in last.metrics and (last.metrics[name] or name in _METRICS[:3]):
@@ -105,7 +105,6 @@ def next_commands(run: RunInfo, history: History, checkpoint: Path | None, *, co
     if checkpoint is not None:
         has_tasks = (run.config.get("data") or {}).get("eval") is not None
         commands += [f"toolrl eval {folder}"] * has_tasks + [f"toolrl export {folder} FOLDER"]
-    if not (run.directory / "report.html").exists():
-        commands.append(f"toolrl report {folder}")
+    commands.append(f"toolrl report {folder} --serve")
     for index, text in enumerate(commands):
         yield Text.assemble((f"{'' if index else 'next':<12}", "dim"), text)
