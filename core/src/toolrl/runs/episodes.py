@@ -27,6 +27,8 @@ from toolrl.types import Episode
 _FILE = re.compile(r"(\d+)-([a-z]+)\.jsonl(\.gz)?\Z")
 _ROUND = re.compile(r"(train|eval|rollout|sft)-(\d+)(?:/|\Z)")
 _OPEN = "open.jsonl"
+MEMBER_EPISODES = 32
+"""Lines of a compressed file that are one gzip member: a reader that knows where it starts needs no other."""
 _COMPRESSION = 3
 """Of zlib: three quarters of the best level's saving for an eighth of its time."""
 
@@ -107,8 +109,9 @@ class EpisodeStore:
             packed.unlink(missing_ok=True)
             (self.directory / _OPEN).replace(plain)
         prefix = json_line({"step": step, "kind": kind})[:-2] + b","
-        lines = plain.read_bytes().splitlines(keepends=True)
-        write_atomic(packed, gzip.compress(b"".join(prefix + line[1:] for line in lines), _COMPRESSION, mtime=0))
+        lines = [prefix + line[1:] for line in plain.read_bytes().splitlines(keepends=True)]
+        members = (b"".join(lines[at : at + MEMBER_EPISODES]) for at in range(0, len(lines), MEMBER_EPISODES))
+        write_atomic(packed, b"".join(gzip.compress(member, _COMPRESSION, mtime=0) for member in members))
         plain.unlink()
         return self._count
 
@@ -140,10 +143,8 @@ class EpisodeStore:
             if match:
                 key = (int(match[1]), match[2])
                 found[key] = EpisodeFile(path, *key)
-        files = [found[key] for key in sorted(found)]
-        if (self.directory / _OPEN).exists():
-            files.append(EpisodeFile(self.directory / _OPEN, None, None))
-        return files
+        last = self.directory / _OPEN
+        return [found[key] for key in sorted(found)] + ([EpisodeFile(last, None, None)] if last.exists() else [])
 
     def episodes(self, *, kind: str | None = None, steps: Collection[int] | None = None) -> Iterator[StoredEpisode]:
         """Stored episodes by step; of one kind and of some steps where these are given."""

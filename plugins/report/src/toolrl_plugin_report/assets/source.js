@@ -44,7 +44,7 @@ function whereOf(row) {
 
 function howOf(row) {
   const calls = `${row.calls} ${row.calls === 1 ? "call" : "calls"}${row.tools.length ? ` of ${row.tools.join(", ")}` : ""}`;
-  return `${whereOf(row)} · ${calls} · ${row.sampled} tokens · ${seconds(row.seconds)} · ${row.stop}`;
+  return `${whereOf(row)} · ${row.stop} · ${calls} · ${row.sampled} tokens · ${seconds(row.seconds)}`;
 }
 
 // How it ended, as texts; those of errors come first.
