@@ -446,8 +446,10 @@ def test_objectives_train_and_resume(trained: Any, here: Any, workplace: Any) ->
         done = here("train", trained.config, *settings, *(["--resume"] if step > 1 else []))
         assert done.returncode == 0, done.stderr
     steps = [line.metrics for line in workplace.run("papers").metrics_lines("train")]
+    learned = [metrics for metrics in steps if metrics["groups/flat"] < 1]  # A step's rewards may all be equal.
     assert len(steps) == 3
-    for metrics in steps:
+    assert learned
+    for metrics in learned:
         assert metrics["grad_norm"] > 0
         assert 0 < metrics["clip_fraction"] <= 1
     refused = here("config", "check", trained.config, "--set", "algorithm.advantage={use: gigpo, options: {anchor: x}}")

@@ -168,6 +168,8 @@ def drawn(chance: random.Random) -> dict[str, Any]:
             "teachers": {"default": {"model": "x"}}, "kl_as": pick(["advantage", "loss"]), "coef": 0.5,
             "reward_weight": pick([0.0, 1.0]), "clip": pick([None, 0.5]),
         }  # fmt: skip
+        if not found["distillation"]["reward_weight"]:
+            found = {name: value for name, value in found.items() if name not in ("kl_in", "overlong")}
     if pick([True, False, False]):
         return found | {"old_logprobs": "sampled"}
     levels = ["token", "sequence", "mean"]
