@@ -97,7 +97,7 @@ class Audit:
         self._lacks = lacks
         self._skip = skip
         self._rewards, self._tools, self._endings = Rewards(exact), Tools(), Endings()
-        self._rows = self._files = 0
+        self._rows = self._files = self._unsaid = 0
         self._counts = dict.fromkeys(CHECKS, 0)
         self._found: dict[tuple[str, str], Finding] = {}
         self._by_row = {
@@ -112,6 +112,7 @@ class Audit:
     def add(self, row: Row) -> None:
         """Check a rollout."""
         self._rows += 1
+        self._unsaid += row.reward is not None and not row.knows_end
         for name, check in self._by_row.items():
             found = check(row)
             if found is None:
@@ -156,6 +157,8 @@ class Audit:
         }
         constant, total = self._rewards.constant_groups
         said = [f"{constant} of {total} groups have one reward for all their rollouts."] if constant else []
+        if self._unsaid:
+            said.append(f"{self._unsaid} rollouts don't say how they ended: a truncation shows only in their text.")
         order = list(CHECKS)
         findings = sorted(self._found.values(), key=lambda it: order.index(it.check))
         return Report(path, format_name, self._rows, self._files, checks, findings, [*said, *notes])

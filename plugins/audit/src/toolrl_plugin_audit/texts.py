@@ -20,7 +20,7 @@ _CALL_OR_ANSWER = re.compile(
     "|".join(f"(?:{call})|(?P<answer{number}>{answer})" for number, (call, answer) in enumerate(_DIALECTS)), re.DOTALL
 )
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
-_CLOSED = (("<think>", "</think>"), ("<tool_call>", "</tool_call>"), ("<search>", "</search>"))
+_OPENED = re.compile(r"\s*(?P<a><think>)|.*(?P<b><tool_call>)\s*\{|.*(?P<c><search>)", re.DOTALL)
 _ENDS = (
     "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<eos>", "<turn|>",
     "<|return|>", "<|user|>", "<|observation|>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
@@ -56,7 +56,7 @@ def calls_in_text(text: str) -> tuple[list[Call], int]:
             after_answer = True
             if waiting:
                 waiting.pop(0).answered = True
-        elif "abcde".index(kind) in dialects:
+        elif "abcde".index(kind) in dialects and (kind != "a" or _is_call(match[kind])):
             if after_answer:
                 waiting = []
             after_answer = False
@@ -75,12 +75,18 @@ def calls_in_text(text: str) -> tuple[list[Call], int]:
 
 
 def unclosed(text: str) -> str | None:
-    """How a text shows that it was cut off: a tag that it opened last and didn't close."""
-    for opening, closing in _CLOSED:
-        at = text.rfind(opening)
-        if at >= 0 and text.rfind(closing) < at:
-            return f"it ends inside {opening}"
+    """How a text shows that it was cut off: thinking, a call or a query that it began last and didn't close."""
+    text = _THINKING.sub("", text) if "<" in text else ""
+    match = _OPENED.match(text)
+    if match is not None and f"</{match[match.lastgroup or 0][1:]}" not in text[match.end() :]:
+        return f"it ends inside {match[match.lastgroup or 0]}"
     return None
+
+
+def _is_call(text: str) -> bool:
+    """Whether a tagged text is a call that any parser reads; what a random model puts into tags isn't."""
+    call = _json(text)
+    return "<function=" in text or (isinstance(call, dict) and isinstance(call.get("name"), str))
 
 
 def is_marked(text: str) -> bool:

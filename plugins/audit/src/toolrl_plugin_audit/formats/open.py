@@ -110,7 +110,7 @@ def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, l
         raise DataError("there is no such file or folder", where=str(path), hint=LOOKED_FOR)
     run = path.parent if path.name == "episodes" and is_run_folder(path.parent) else path
     if is_run_folder(run) and ((run / "episodes").exists() or (run / "plugins.json").exists()):
-        return toolrl_run.open_run(run), []
+        return toolrl_run.open_run(run), [toolrl_run.NO_ADVANTAGES]
     inside = sorted(it.name for it in path.iterdir() if is_run_folder(it)) if path.is_dir() else []
     if inside and (path / inside[0] / "episodes").exists():
         raise DataError("this folder holds several runs", where=str(path), hint=f"Name one: {', '.join(inside[:8])}.")

@@ -23,6 +23,7 @@ LACKS = {
     "rewards": "only training rollouts that didn't fail are compared in groups, without teachers",
     "tools": "environments without tools",
 }
+NO_ADVANTAGES = "A run folder holds no advantages: the check of these looks at where rewards are credited."
 CUTS = ("max_turns", "max_tokens", "context_full", "timeout")
 _BROKEN = re.compile("\ufffd+")
 
