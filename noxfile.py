@@ -279,7 +279,7 @@ def site(session: nox.Session) -> None:
 
 @nox.session
 def release(session: nox.Session) -> None:
-    """Wheels and sdists of all packages in dist/, checked; core and a plugin installed from their sdists as proof."""
+    """Wheels and sdists of all packages in dist/, checked; some installed from their sdists as proof."""
     session.install("build>=1.3", "twine>=6", "hatchling>=1.27")
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
@@ -289,7 +289,8 @@ def release(session: nox.Session) -> None:
     session.run("twine", "check", "--strict", *map(str, sorted(dist.iterdir())))
     place = Path(session.virtualenv.location) / "proof"
     session.run(sys.executable, "-m", "venv", "--clear", "--without-pip", str(place), external=True)
-    sdists = [str(next(dist.glob(f"{name}-*.tar.gz"))) for name in ("toolrl", "toolrl_plugin_calculator")]
+    names = ("toolrl", "toolrl_common", "toolrl_plugin_start", "toolrl_plugin_calculator")
+    sdists = [str(next(dist.glob(f"{name}-*.tar.gz"))) for name in names]
     session.run("python", "-m", "pip", "--python", str(place / "bin" / "python"), "install", "-q", *sdists)
     session.run(str(place / "bin" / "toolrl"), "doctor", "calculator", external=True)
 
