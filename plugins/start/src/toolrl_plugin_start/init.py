@@ -64,9 +64,7 @@ class InitCommand(Command):
         wanted, output = _wanted(args, ask, registry)
         parts = sections(wanted)
         output.parent.mkdir(parents=True, exist_ok=True)
-        schema = output.with_name(SCHEMA)
-        if not schema.exists():
-            _write_schema(schema, registry)
+        _write_schema(output.with_name(SCHEMA), registry)
         write_atomic(output, text(parts, head=HEAD))
         if wanted.on_gpu and _fit(parts, output, args.gpu):
             write_atomic(output, text(parts, head=HEAD))
@@ -173,9 +171,12 @@ def _missing(found: RegisteredComponent) -> str:
 
 
 def _write_schema(path: Path, registry: Registry) -> None:
+    """Write the schema; an older one is replaced, and another file of this name is left alone."""
     from toolrl.config.schema import config_schema
 
     schema, _ = config_schema(registry)
+    if path.exists() and schema["title"] not in path.read_text(encoding="utf-8", errors="replace"):
+        return
     write_atomic(path, json.dumps(schema, ensure_ascii=False) + "\n")
 
 
