@@ -134,7 +134,7 @@ def test_a_plugin_is_found_by_its_entry_point_and_fits_core(package: Path, wheel
     readme = str(wheel.metadata.get_payload())
     assert re.search(r"pip install \"?\./core", readme)
     assert f"./plugins/{name}" in readme
-    assert "```yaml" in readme
+    assert re.search(r"```yaml|[`\n]toolrl \w", readme), "it shows a config, or a command"
     assert f"## {wheel.metadata['Version']}" in (package / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
