@@ -26,21 +26,21 @@ function startBar() {
 }
 
 // Charts with a course; those that stayed the same are folded away, and what has one report stands in a table.
-function drawSection(section, runs, drawn) {
+function drawSection(section, runs, drawn, unfolded) {
   const made = section.charts.flatMap((chart) => byKind(chart, runs))
     .filter((chart) => seriesOf(chart, runs).some((one) => one.steps.length > 1)).map((chart) => drawChart(chart, runs, 0));
   drawn.push(...made);
   const moving = made.filter((chart) => !chart.flat), flat = made.filter((chart) => chart.flat);
   const grid = (charts) => el("div", { class: "grid" }, charts.map((chart) => chart.box));
-  const folded = flat.length ? el("details", { class: "flat", ontoggle: () => flat.forEach((chart) => chart.repaint()) },
+  const folded = flat.length ? el("details", { class: "flat", "data-section": section.title, open: unfolded.has(section.title), ontoggle: () => flat.forEach((chart) => chart.repaint()) },
     el("summary", {}, "constant: ", flat.map((chart) => `${chart.title} ${chart.now}`.trim()).join(" · ")), grid(flat)) : null;
   return made.length ? el("section", {}, el("h2", {}, section.title), moving.length ? grid(moving) : null, folded) : null;
 }
 
 function drawCharts(data, weight) {
-  const drawn = [];
+  const drawn = [], unfolded = new Set([...document.querySelectorAll(".flat[open]")].map((one) => one.dataset.section));
   for (const name of ["results", "tools", "update"]) {
-    const sections = data.sections.filter((section) => section.part === name).map((section) => drawSection(section, data.runs, drawn));
+    const sections = data.sections.filter((section) => section.part === name).map((section) => drawSection(section, data.runs, drawn, unfolded));
     document.getElementById(`charts-${name}`).replaceChildren(...sections.filter(Boolean));
   }
   document.getElementById("controls").hidden = !drawn.length;
