@@ -177,6 +177,12 @@ def test_rewards_and_tools_are_summed_up(make_run: MakeRun) -> None:
     assert re.search(r"<th>add</th><td[^>]*>8</td><td[^>]*>100.0 %</td><td[^>]*>250 ms</td>", tools[0])
 
 
+def test_one_evaluation_beside_curves_is_folded(make_run: MakeRun) -> None:
+    folder = make_run(steps=2)
+    folder.metrics.append(StepReport(2, "rollout", {"accuracy": 0.25}), 0)
+    assert "<summary>Reported once so far: rollout</summary><section><section><h2>Metrics" in build_page(folder)
+
+
 def test_several_runs_are_compared(make_run: MakeRun, tmp_path: Path) -> None:
     one, two = make_run("one"), make_run("two", steps=5)
     path = write_report(one, tmp_path / "sub" / "both.html", compare=[two])

@@ -153,7 +153,12 @@ def metrics_table(runs: Sequence[Run]) -> str:
     errors = any(name.endswith("/stderr") for _, metrics in columns for name in metrics)
     note = "±: standard error, clustered by task." if errors else ""
     folded = f"<details><summary>{len(more)} other metrics</summary>{_table('', '', head, more, 'metrics')}</details>"
-    return f"<section>{_table('Metrics', note, head, sections, 'metrics')}{folded if more else ''}</section>"
+    whole = f"<section>{_table('Metrics', note, head, sections, 'metrics')}{folded if more else ''}</section>"
+    if len(columns) == sum(len({line.kind for line in run.lines}) for run in runs):
+        return whole
+    # Beside curves it stands back.
+    kinds = ", ".join(title for title, _ in columns)
+    return f"<details><summary>Reported once so far: {escape(kinds)}</summary>{whole}</details>"
 
 
 def _metric_row(chart: Chart, name: str, columns: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[str, list[str]]:
