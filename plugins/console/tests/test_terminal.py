@@ -18,6 +18,8 @@ SCRIPT = SUPPORT / "played_run.py"
 Terminal: Any = runpy.run_path(str(SUPPORT / "terminal.py"))["Terminal"]
 COMMAND = [sys.executable, str(SCRIPT), "runs/demo"]
 COLOR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7])(?:;\d+)*m")
+MOVES = re.compile(r"\x1b\[[\d;?]*[^\dm;?]")
+"""What a terminal is told besides colours."""
 
 
 @pytest.mark.parametrize(("columns", "env"), [(100, {}), (40, {"NO_COLOR": "1"})])
@@ -52,7 +54,8 @@ def test_a_log_has_a_line_for_each_stage_and_nothing_that_moves(env: Mapping[str
     (tmp_path / "go-on").touch()
     done = subprocess.run(COMMAND, cwd=tmp_path, env={**_environment(), **env}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert not re.search(r"\r|\x1b\[[\d;?]*[^\dm;?]", done.stdout), "colours at most"
+    assert "\r" not in done.stdout
+    assert not MOVES.search(done.stdout)
     assert ("\x1b" in done.stdout) == bool(env)
     if not env:
         stages = done.stdout[: done.stdout.index("finished after")].splitlines()
@@ -78,15 +81,20 @@ def test_a_notebook_keeps_one_output_up_to_date(tmp_path: Path) -> None:
         thread.start()
         thread.join()
     """
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("\n".join(map(str.strip, cell.splitlines())))])
+    (tmp_path / "go-on").touch()
+    cells = ["\n".join(map(str.strip, cell.splitlines())), f"!{sys.executable} {SCRIPT} runs/other"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    outputs = notebook.cells[0].outputs
-    (shown,) = (output for output in outputs if output.output_type == "display_data")
+    (shown,) = (output for output in notebook.cells[0].outputs if output.output_type == "display_data")
     assert shown.data["text/plain"].startswith("finished after")
-    printed = "".join(output.text for output in outputs if output.output_type == "stream")
-    assert not re.search(r"[\r\x1b]", printed)
-    assert "train 4/4  accuracy 0.400" in printed
-    assert "next        toolrl eval runs/demo" in printed
+    here, as_command = (
+        "".join(output.text for output in cell.outputs if output.output_type == "stream") for cell in notebook.cells
+    )
+    assert not re.search(r"[\r\x1b]", here)
+    assert "train 4/4  accuracy 0.400" in here
+    assert "next        toolrl eval runs/demo" in here
+    assert "toolrl eval runs/other" in as_command
+    assert not MOVES.search(as_command), "a notebook runs it on a pseudo-terminal"
 
 
 def _environment() -> dict[str, str]:

@@ -6,6 +6,7 @@ is replaced. Elsewhere there are only lines: one for each phase until the first 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
@@ -65,8 +66,9 @@ class ConsoleObserver:
         # A notebook's stdout says that it is a terminal.
         terminal = options.color or (None if self._notebook is None else False)
         self._console = _Console(file=out, no_color=no_color, force_terminal=terminal, force_jupyter=False)
-        # FORCE_COLOR makes any file a terminal to rich.
-        drawn = getattr(out, "isatty", bool)() and self._console.is_interactive
+        # FORCE_COLOR makes any file a terminal to rich; a notebook runs its `!toolrl` on a pseudo-terminal.
+        by_notebook = "JPY_PARENT_PID" in os.environ
+        drawn = getattr(out, "isatty", bool)() and self._console.is_interactive and not by_notebook
         self._in_place = drawn if options.live is None else options.live
         self._live: Live | None = None
         self._notebook_at = 0.0
