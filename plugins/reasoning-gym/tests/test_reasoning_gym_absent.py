@@ -32,6 +32,7 @@ def test_what_needs_it_says_so(use: Any) -> None:
 
 
 def test_for_doctor_it_is_unavailable_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("toolrl_plugin_start", reason="brings `toolrl doctor`")
     assert main(["doctor", "reasoning-gym"]) == 0
     assert "unavailable" in capsys.readouterr().out
 

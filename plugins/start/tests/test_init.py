@@ -17,6 +17,7 @@ from toolrl.cli.main import main
 from toolrl_plugin_start import hardware
 
 SOLVED = {"problem": "Solve.", "solution": r"so \boxed{\frac{1}{2}}"}
+VERL = {"prompt": [{"role": "user", "content": "2 + 2?"}], "reward_model": {"ground_truth": "4"}}
 QWEN3_8B = {
     "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": 4096, "num_hidden_layers": 36,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288,
@@ -68,6 +69,7 @@ def test_a_config_with_a_tool_of_ones_own() -> None:
     ("row", "fields", "reward"),
     [
         ({"prompt": "What is 2 + 2?", "answer": "4"}, {}, "gsm8k"),
+        (VERL, {"answer": "reward_model.ground_truth"}, "gsm8k"),
         (SOLVED, {"prompt": "problem", "answer": "solution"}, "math"),
         ({"messages": [{"role": "user", "content": "Capital?"}], "target": "Oslo"}, {"answer": "target"}, "exact"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,7 +13,8 @@ from toolrl.cli.output import UsageError
 from toolrl.errors import DataError
 
 QUESTIONS = ("messages", "prompt", "question", "problem", "query", "instruction", "input", "conversations", "text")
-ANSWERS = ("answer", "solution", "ground_truth", "target", "label", "expected", "output", "response")
+ANSWERS = ("answer", "solution", "ground_truth", "reward_model.ground_truth", "target", "label", "expected", "output",
+           "response")  # fmt: skip
 _ROWS = 50
 _NUMBER = re.compile(r"(.*####)?\s*[-+$]?[\d,]*\.?\d+\s*%?", re.DOTALL)
 
@@ -43,29 +44,34 @@ def look(path: str, question: str | None = None, answer: str | None = None) -> C
     if not count:
         raise DataError("there are no rows", where=path, hint='A row is a line such as {"prompt": …, "answer": …}.')
     rows = [files[0][index] for index in range(min(_ROWS, len(files[0])))]
-    names = list(rows[0])
-    asked = _column(names, QUESTIONS, question, path, "--question")
-    known = _column(names, ANSWERS, answer, path, "--answer")
+    asked = _column(rows[0], QUESTIONS, question, path, "--question")
+    known = _column(rows[0], ANSWERS, answer, path, "--answer")
     if asked is None:
         raise UsageError(
-            f"no column looks like a question; the first row has: {', '.join(names)}",
+            f"no column looks like a question; the first row has: {', '.join(rows[0])}",
             where=path,
             hint="Name it by --question COLUMN.",
         )
     fields = {} if asked in ("messages", "prompt") else {"prompt": asked}
     if known not in (None, "answer"):
         fields["answer"] = str(known)
-    longest = max(len(str(row.get(asked, ""))) for row in rows)
-    answers = [row.get(known) for row in rows] if known else []
+    longest = max(len(str(_value(row, asked))) for row in rows)
+    answers = [_value(row, known) for row in rows] if known else []
     return Columns(count, asked, known, fields, longest, _rewards(answers), rows[0])
 
 
-def _column(names: Sequence[str], usual: Sequence[str], given: str | None, path: str, option: str) -> str | None:
+def _column(row: Mapping[str, Any], usual: Sequence[str], given: str | None, path: str, option: str) -> str | None:
     """The given column, else the first of the usual ones that a row has."""
-    if given is not None and given.partition(".")[0] not in names:
-        raise UsageError(f"{option}: the rows have no {given!r}", where=path, hint=f"They have: {', '.join(names)}.")
-    lower = {name.lower(): name for name in reversed(names)}
-    return given or next((lower[name] for name in usual if name in lower), None)
+    if given is not None and _value(row, given) is None:
+        raise UsageError(f"{option}: the first row has no {given!r}", where=path, hint=f"It has: {', '.join(row)}.")
+    return given or next((name for name in usual if _value(row, name) is not None), None)
+
+
+def _value(row: Any, path: str) -> Any:
+    """What stands at a column, or at a dotted path into nested objects."""
+    for name in path.split("."):
+        row = row.get(name) if isinstance(row, Mapping) else None
+    return row
 
 
 def _rewards(answers: Sequence[Any]) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class Model:
     def describe(self) -> str:
         """The number of parameters in words."""
         if self.parameters is None:
-            return "size unknown: its config.json isn't here yet"
+            return "of unknown size, as its config.json isn't here"
         big = self.parameters >= 1e9
         return (
             f"about {self.parameters / 1e9:.1f} B parameters"

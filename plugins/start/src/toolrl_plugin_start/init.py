@@ -190,6 +190,7 @@ def _fit(parts: dict[str, Section], output: Path, gpu: str | None) -> bool:
         peak, room, fits = facts["peak_gib"], facts["gpu_gib"], facts["fits"]
     except (ValueError, KeyError):
         parts["model"].comment += " Its memory can't be planned yet: `toolrl plan` says why."
+        print(f"note: the memory can't be planned: {_message(done.stdout)}")
         return True
     parts["model"].comment += f" `toolrl plan`: at most {peak} of {room} GiB of a {facts['gpu']}."
     settings = [step for step in facts["advice"] if "ranks" not in step["set"]]
@@ -203,6 +204,14 @@ def _fit(parts: dict[str, Section], output: Path, gpu: str | None) -> bool:
     changed = ", ".join(settings[0]["set"])
     parts["model"].comment += f" As that is too much, {changed} is set: then {settings[0]['peak_gib']} GiB."
     return True
+
+
+def _message(answer: str) -> str:
+    """The message of an error that a command printed as JSON."""
+    try:
+        return str(json.loads(answer)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return "`toolrl plan` failed"
 
 
 def _set(parts: dict[str, Section], path: list[str], value: Any) -> None:
