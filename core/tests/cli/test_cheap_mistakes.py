@@ -64,7 +64,7 @@ def test_a_run_without_such_a_mistake_gets_as_far_as_torch(started: Any) -> None
 
 MISTAKES = {
     "model.path=nowhere/of/this": "there is no folder 'nowhere/of/this'",
-    "model.path=owner/name": "'owner/name' is no folder here and isn't in the hub's cache",
+    "model.path=owner/name": "'owner/name' is no folder here and isn't in the Hub's cache",
     "observers=[tensorboard]": "needs the package tensorboard",
     "model.lora={}": "model.lora: needs peft",
 }
