@@ -134,6 +134,11 @@ def test_the_age_that_is_allowed(write: Write) -> None:
     assert found(folder) == ["versions"]
 
 
+def test_one_rollout_older_than_all_others(write: Write) -> None:
+    assert found(write("prime_trace", lambda records: records[9].update(off_policy_steps=3))) == ["versions"]
+    assert found(write("verl", lambda records: [it.update(rollout_policy_version=it["step"]) for it in records])) == []
+
+
 def test_a_reward_that_stops_varying(write: Write) -> None:
     """A reward function that fails from the second step on."""
     records_of = {"verl": "score", "prime": "reward"}
@@ -164,9 +169,10 @@ def test_files_of_others_are_left_out(write: Write) -> None:
     folder = write("prime")
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 0.5}\n')
     (folder / "rollouts" / "notes.jsonl").write_text("")
+    (folder / "half.parquet").write_bytes(b"PAR1")
     report = audit(folder)
     assert (report.rows, report.findings) == (32, [])
-    assert "metrics.jsonl" in " ".join(report.notes)
+    assert all(name in " ".join(report.notes) for name in ("metrics.jsonl", "half.parquet", "notes.jsonl"))
 
 
 @pytest.mark.parametrize("content", [None, "", "{not json", '{"a": 1}\n'])

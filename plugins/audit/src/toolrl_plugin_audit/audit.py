@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from toolrl_plugin_audit import row_checks
-from toolrl_plugin_audit.group_checks import Endings, Rewards, Tools
+from toolrl_plugin_audit.group_checks import Ages, Endings, Rewards, Tools
 from toolrl_plugin_audit.rows import Row
 
 EXAMPLES = 3
@@ -90,14 +90,17 @@ class Audit:
         *,
         lacks: dict[str, str],
         max_staleness: int | None,
+        guessed: bool = False,
         exact: bool = False,
         skip: Collection[str] = (),
     ) -> None:
-        """`lacks` says for a check what the format doesn't hold for it; `exact` as in `Rewards`."""
+        """`lacks` says for a check what the format doesn't hold for it; `guessed`, that the run may have allowed less
+        than `max_staleness`; `exact` as in `Rewards`."""
         self._lacks = lacks
         self._skip = skip
         self._rewards, self._tools, self._endings = Rewards(exact), Tools(), Endings()
         self._rows = self._files = self._unsaid = 0
+        self._ages = Ages() if guessed else None
         self._counts = dict.fromkeys(CHECKS, 0)
         self._found: dict[tuple[str, str], Finding] = {}
         self._by_row = {
@@ -123,6 +126,8 @@ class Audit:
         self._rewards.add(row)
         self._tools.add(row)
         self._endings.add(row)
+        if self._ages is not None:
+            self._ages.add(row)
 
     def end_file(self) -> None:
         """Close the groups of a file."""
@@ -147,6 +152,8 @@ class Audit:
             self._note("tools", problem, place, example)
         for problem, place, example in self._endings.finish():
             self._note("truncation", problem, place, example)
+        for problem, place, example in self._ages.finish() if self._ages is not None else ():
+            self._note("versions", problem, place, example)
         counts = self._counts | {
             "rewards": self._rewards.rows,
             "tools": self._tools.rows,

@@ -11,6 +11,7 @@ from toolrl.protocols import Command
 from toolrl.terminal_text import visible
 from toolrl_plugin_audit.audit import CHECKS, Audit, Report
 from toolrl_plugin_audit.formats.open import LOOKED_FOR, open_dump
+from toolrl_plugin_audit.formats.toolrl_run import ToolrlRun
 
 
 class AuditCommand(Command):
@@ -64,7 +65,8 @@ def audit(
     """The audit of what is at a path. Raises DataError where it holds no rollouts that can be read."""
     dump, notes = open_dump(path, tools)
     oldest = dump.max_staleness if max_staleness is None else max_staleness
-    auditor = Audit(lacks=dump.lacks, max_staleness=oldest, exact=dump.exact, skip=skip or ())
+    guessed = max_staleness is None and not isinstance(dump, ToolrlRun)
+    auditor = Audit(lacks=dump.lacks, max_staleness=oldest, guessed=guessed, exact=dump.exact, skip=skip or ())
     for file in dump.files():
         place = "the first rollout of a file"
         try:

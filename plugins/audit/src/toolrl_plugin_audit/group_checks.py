@@ -26,6 +26,7 @@ WRONG_SIGN = "the better rollouts of a group got the negative advantages"
 UNEQUAL = "equal rewards of a group got different advantages"
 ALL_ZERO = "the rewards of a group differ, and all its advantages are zero"
 NO_NUMBER = "advantages are no finite numbers"
+OUTLIER = "rollouts are older than nearly all others"
 NEVER = "tools were offered and never called"
 ONE_NEVER = "a tool is never called, while others are"
 
@@ -230,6 +231,34 @@ class Endings:
                     place,
                     f"no end-of-sequence token, which {self._marked} of {self._rows} have; reward {reward:g}",
                 )
+
+
+@dataclass
+class Ages:
+    """The ages of a run whose bound isn't known: where nearly all are of one age, an older one stands out."""
+
+    _counts: Counter[int] = field(default_factory=Counter)
+    _first: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, row: Row) -> None:
+        """Note a rollout."""
+        if row.age is not None:
+            self._counts[row.age] += 1
+            self._first.setdefault(row.age, []).append(row.place)
+            del self._first[row.age][FEW_ROWS:]
+
+    def finish(self) -> Found:
+        """The rollouts that stand out."""
+        total = self._counts.total()
+        usual, count = self._counts.most_common(1)[0] if total else (0, 0)
+        for age, places in sorted(self._first.items()):
+            if total >= 2 * FEW_ROWS and count >= 0.85 * total and usual + 2 < age:
+                for place in places:
+                    yield (
+                        OUTLIER,
+                        place,
+                        f"sampled {age} versions before its step; {count} of {total} rollouts are {usual} old",
+                    )
 
 
 @dataclass

@@ -188,9 +188,17 @@ def flat_row(record: Mapping[str, Any], place: str, *, trl: bool, offered: tuple
     return row
 
 
+_VERSION = re.compile(
+    "(rollout|policy|weights?|model|params?|actor|sampling|sampler|generation|ckpt|inference|sync)(_.*)?"
+    "_(version|step|global_steps?)"
+)
+
+
 def _age(record: Mapping[str, Any], step: int | None) -> int | None:
     age = integer(first(record, "age"))
     oldest = integer(first(record, "oldest"))
+    if oldest is None:  # Forks have names of their own, such as rollout_policy_version.
+        oldest = next((integer(value) for name, value in record.items() if _VERSION.fullmatch(name)), None)
     if oldest is None:
         oldest = min((int(it) for it in _list(record, "versions") or () if it >= 0), default=None)
     if age is None and oldest is not None and step is not None:

@@ -21,7 +21,7 @@ LOOKED_FOR = (
     "(keys input, output, score), TRL's completions/completions_<step>.parquet (columns prompt, completion), "
     "prime-rl's rollouts/step_<n>/train_rollouts.jsonl or rollouts.bin, verifiers' results.jsonl."
 )
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".bin")
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", "rollouts.bin")
 
 
 class Dump(Protocol):
@@ -130,8 +130,8 @@ def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, l
         raise DataError(_nothing(path, foreign, empty), where=str(path), hint=LOOKED_FOR)
     if any(name == "prime" for _, name in known):  # The same rollouts, as the trainer got them.
         known = [it for it in known if it[1] != "bin" or not (it[0].parent / "train_rollouts.jsonl").exists()]
-    notes = [f"Not rollouts, left out: {', '.join(it.name for it, _ in foreign[:5])}{', …' if foreign[5:] else ''}."]
-    notes = notes if foreign else []
+    named = ", ".join(it.name for it, _ in foreign[:5]) + (", …" if foreign[5:] else "")
+    notes = [f"Left out, as they hold no rollouts that can be read: {named}."] if foreign else []
     notes += [f"Empty: {', '.join(it.name for it, _ in empty[:5])}."] if empty else []
     return Files(path, known, tools), notes
 
@@ -187,7 +187,7 @@ def _table_format(path: Path) -> str:
     try:
         names = parquet.read_schema(path).names
     except (pyarrow.ArrowException, OSError):
-        return "trl" if path.name.startswith("completions_") else ""
+        return ""  # A kill while it was written leaves half of one.
     if flat.is_trl(names):
         return "trl"
     return "verl" if "input" in names and "output" in names else ""
