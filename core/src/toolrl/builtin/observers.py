@@ -27,7 +27,8 @@ class PlainConsole:
         if report.kind == "eval" or report.step % self._every == 0:
             names = ("accuracy", "reward/mean", "calls/mean", "usage/cost", "errors/count", "loss", "time/step")
             shown = [f"{name} {format_metric(report.metrics, name)}" for name in names if name in report.metrics]
-            print(f"{report.kind} {report.step}/{run.total_steps}", *shown, sep="  ", flush=True)
+            step = f" {report.step}/{run.total_steps}" if run.total_steps else ""
+            print(f"{report.kind}{step}", *shown, sep="  ", flush=True)
 
     def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
         """Print how the run ended."""

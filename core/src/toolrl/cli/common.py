@@ -209,7 +209,10 @@ def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, A
     if args.json:
         print_json(facts)
         return
-    if any(use["use"].rpartition("/")[2] == "console" for use in folder.config["observers"]):
+    from toolrl.plugins.registry import load_registry
+
+    consoles = [use["use"] for use in folder.config["observers"] if use["use"].rpartition("/")[2] == "console"]
+    if any(not load_registry().get("observers", name).component.fallback for name in consoles):
         return
     width = max(20, *map(len, facts))
     for name, value in facts.items():

@@ -77,7 +77,9 @@ def table(history: History, more: Sequence[str], width: int) -> Iterator[Rendera
     for kind, last in history.last.items():
         first = history.first[kind]
         found = [
-            name for name in last.metrics if name.startswith(("avg@", "pass@")) and not name.endswith(("@1", "/stderr"))
+            name
+            for name in last.metrics
+            if name.startswith(("avg@", "pass@", "usage/")) and not name.endswith(("@1", "/stderr"))
         ]
         for name in dict.fromkeys([*_METRICS, *found, *more]):
             if name in last.metrics and (last.metrics[name] or name in _METRICS[:3]):
