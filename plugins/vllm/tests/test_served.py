@@ -70,7 +70,7 @@ async def test_an_evaluation_needs_no_torch(tmp_path: Path) -> None:
         assert "data.train" in err or "trains nothing" in err
 
 
-def test_rollout_workers_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rollout_workers_and_unknown_models_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2+2=", "answer": "4"}\n')
     config = {
         "model": {"path": str(tmp_path / "model")},
@@ -86,3 +86,6 @@ def test_rollout_workers_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().err
     assert "cluster.rollout_workers: 1" in shown
     assert "a server holds them" in shown
+    words = ("--set", "cluster.rollout_workers=0", "--set", "model.path=owner/name")
+    assert main(["eval", str(tmp_path / "eval.yaml"), *words]) == 1
+    assert "'owner/name' is no folder here and isn't in the Hub's cache" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError, first_line
 from toolrl.protocols import BuildContext
+from toolrl_common.hub import check_on_hub
 
 
 @dataclass
@@ -49,6 +50,8 @@ class ServedBackend:
         except ModuleNotFoundError as error:
             hint = "pip install transformers; torch isn't needed for its tokenizers."
             raise ConfigError("trainer.use: `served` loads a tokenizer by transformers", hint=hint) from error
+        if not Path(source).is_dir():
+            check_on_hub(source, "model")
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=self._trusted)
             settings = AutoConfig.from_pretrained(source, trust_remote_code=self._trusted).get_text_config()
