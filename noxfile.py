@@ -263,6 +263,8 @@ def docs(session: nox.Session) -> None:
     """The reference pages are those that the code gives, and every link, config and command in the docs is right; then
     the site."""
     _install(session, *TEST, packages=[CORE, *LIGHT, ROOT / "plugins" / "torch"])
+    others = [folder for folder in PLUGINS if folder not in LIGHT]
+    session.install("--no-deps", *map(str, _wheels(session, others)))  # Listed and looked at, but not run.
     session.run("python", "docs/reference/make.py", "--check")
     session.run("python", "-m", "pytest", "tests/docs", *session.posargs)
     session.notify("site")
