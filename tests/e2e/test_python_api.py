@@ -9,9 +9,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 import toolrl
+from toolrl.cli.main import main
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl.protocols import BuildContext
 from toolrl.tools import tool
@@ -141,6 +143,8 @@ def test_ctrl_c_in_a_notebook_saves_the_run(config: dict[str, Any]) -> None:
         ({"data": {"train": iter(ROWS)}}, "data.train: a list_iterator has no length"),
         ({"data": {"train": [{"question": "?"}]}}, "neither 'messages' nor 'prompt' is there"),
         ({"data": {"train": []}}, "the data set is empty"),
+        ({"data": {"train": ["2 + 2?"]}}, "data.train: row 0 is a str, expected a dict or a Task"),
+        ({"environments": {"default": {"rewards": [lambda _: None]}}}, "it returned None, expected a number"),
         ({"environments": {"default": {"tools": [lambda: 1]}}}, "environments.default.tools: tool name '<lambda>'"),
         ({"environments": {"default": {"tools": [3]}}}, "tool 'int': got int 3"),
         ({"trainer": {"stpes": 3}}, "did you mean 'steps'"),
@@ -151,6 +155,43 @@ def test_mistakes(config: dict[str, Any], sections: dict[str, Any], message: str
     with pytest.raises(ToolrlError) as caught:
         toolrl.rollout(config, **sections)
     assert message in str(caught.value)
+
+
+class Calculator:
+    def add(self, a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    async def __call__(self, episode: Episode) -> bool:
+        return True
+
+
+def test_methods_callables_frames_and_columns(config: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"tools": [Calculator().add, {"use": twice}], "rewards": [Calculator()]}
+    rows = pandas.DataFrame(ROWS).rename(columns={"prompt": "question"})
+    data = {"train": {"use": rows, "options": {"fields": {"prompt": "question"}}}}
+    section = {"default": own}
+    run = toolrl.rollout(
+        config,
+        tasks=1,
+        episodes=1,
+        data=data,
+        environments=section,
+        rollout={"max_turn_tokens": 400},
+        engine={"use": Says},
+    )
+    (stored,) = run.episodes()
+    assert [call.result.text for call in stored.episode.calls] == ["7", "14"]
+    assert (stored.episode.reward, stored.episode.task.messages[-1].content) == (1.0, "0 + 0 =")
+    assert main(["eval", str(run.directory)]) == 1
+    assert "its config names Python objects" in capsys.readouterr().err
+
+
+def test_rollout_workers_need_no_objects() -> None:
+    """With the plugin `python` installed, whose name is no sign of objects."""
+    named = {"data": {"train": {"use": "arithmetic"}}, "environments": {"default": {"tools": ["calculator"]}}}
+    with pytest.raises(ConfigError, match="there is no folder 'nowhere/at/all'"):
+        toolrl.rollout({**named, "model": {"path": "nowhere/at/all"}}, cluster={"use": "ray", "rollout_workers": 1})
 
 
 def test_a_checkpoint_is_one_of_a_run(config: dict[str, Any]) -> None:

@@ -3,10 +3,10 @@
     tools       a function with type hints, with or without `@tool`, a `Tool` class, a toolset
     rewards     a function of an episode that returns a number, a `Score`, or whether the answer is correct; an object
                 that follows `Reward`
-    data        a list of dicts, a `datasets.Dataset`, a list of `Task`
+    data        a list of dicts, a pandas frame, a `datasets.Dataset`, a list of `Task`
     all others  an object that follows the protocol of its kind, or a class or factory `(options, context)`
 
-The objects become components of a plugin `python` that belongs to the run alone.
+The objects become components of a plugin `python-objects` that belongs to the run alone.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from toolrl.builtin.datasets import FileDataset
-from toolrl.builtin.options import FieldMapping
+from toolrl.builtin.options import FieldMapping, Options
 from toolrl.builtin.rows import FileRows, JoinedRows, Row
 from toolrl.component import Component
 from toolrl.config.components import config_sections
@@ -28,9 +30,9 @@ from toolrl.kinds import KINDS
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry
 from toolrl.tools import FunctionTool, tool
-from toolrl.types import Episode, Score
+from toolrl.types import Episode, Score, Task
 
-PLUGIN = "python"
+PLUGIN = "python-objects"
 Components = dict[str, list[Component[Any]]]
 """By kind."""
 
@@ -99,21 +101,21 @@ def _named(value: Any, kind: str, where: str, found: Components) -> Any:
     stem = stem if stem[0].isalpha() else f"python-{stem}"
     taken = {component.name for component in given}
     name = next(name for name in (stem, *(f"{stem}-{number}" for number in range(2, 10_000))) if name not in taken)
-    given.append(ObjectComponent(name, f"{__name__}:ObjectComponent", value=target))
+    options = f"{__name__}:RowsOptions" if kind == "datasets" and "options" in target.__annotations__ else None
+    given.append(ObjectComponent(name, f"{__name__}:ObjectComponent", options=options, value=target))
     return name
 
 
 def _target(value: Any, kind: str, where: str) -> Any:
     """What is called as `target(options, context)`, or as tools may be, is taken as it is."""
     if kind == "tools":
-        plain = inspect.isfunction(value) and not _takes_options(value)
+        plain = (inspect.isfunction(value) or inspect.ismethod(value)) and not _takes_options(value)
         return tool(value) if plain and not isinstance(value, FunctionTool) else value
     if kind == "datasets":
-        rows = _rows(value, where)
-        return lambda options, context: rows
+        return _rows(value, where)
     if isinstance(value, type) or (inspect.isroutine(value) and _takes_options(value)):
         return value
-    if kind == "rewards" and inspect.isroutine(value):
+    if kind == "rewards" and callable(value) and not hasattr(value, "score"):
         reward = _FunctionReward(value)
         return lambda options, context: reward
     return lambda options, context: value
@@ -129,7 +131,7 @@ class _FunctionReward:
 
     def __init__(self, function: Callable[[Episode], Any]) -> None:
         self._function = function
-        if inspect.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
             self.score: Any = self._later
         else:
             self.score = lambda episode: _score(function(episode))
@@ -141,19 +143,34 @@ class _FunctionReward:
 def _score(value: Any) -> Score:
     if isinstance(value, Score):
         return value
-    return Score(float(value), metrics={"correct": float(value)} if isinstance(value, bool) else {})
+    try:
+        return Score(float(value), metrics={"correct": float(value)} if isinstance(value, bool) else {})
+    except (TypeError, ValueError):
+        raise TypeError(f"it returned {value!r}, expected a number, a bool or a Score") from None
+
+
+class RowsOptions(Options):
+    """Options of rows at hand."""
+
+    fields: FieldMapping = Field(default_factory=FieldMapping, description="The columns of a row's fields.")
 
 
 def _rows(value: Any, where: str) -> Any:
-    """A task source. Raises ConfigError for what has no rows."""
+    """A factory of a task source. Raises ConfigError for what has no rows."""
+    if hasattr(value, "iloc"):  # A pandas frame, whose items are columns.
+        value = value.to_dict("records")
+    hint = "Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, or a list of Task."
     if not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
-        raise ConfigError(
-            f"{where}: a {type(value).__name__} has no length and no rows by index",
-            hint="Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, or a list of Task.",
-        )
+        raise ConfigError(f"{where}: a {type(value).__name__} has no length and no rows by index", hint=hint)
+    if len(value) and isinstance(value[0], Task):
+        return lambda options, context: value
     if len(value) and not isinstance(value[0], Mapping):
-        return value
-    return FileDataset(JoinedRows([_GivenRows(value, where)]), FieldMapping())
+        raise ConfigError(f"{where}: row 0 is a {type(value[0]).__name__}, expected a dict or a Task", hint=hint)
+
+    def source(options: RowsOptions, context: Any) -> FileDataset:
+        return FileDataset(JoinedRows([_GivenRows(value, where)]), options.fields)
+
+    return source
 
 
 class _GivenRows(FileRows):

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Toolset
 from toolrl.tools import as_toolset, tool
 from toolrl_common.user_classes import load_object
@@ -31,5 +32,8 @@ def build(options: FunctionToolOptions, context: BuildContext) -> Toolset:
     target = load_object(options.target, context.where or None)
     if inspect.isfunction(target):
         parameters = list(inspect.signature(target).parameters)
-        target = target if parameters == ["options", "context"] else tool(target)
+        try:
+            target = target if parameters == ["options", "context"] else tool(target)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(str(error), where=context.where or None) from error
     return as_toolset(target, options.options or None, context)

@@ -72,8 +72,12 @@ class InitCommand(Command):
         check = {"action": "check", "config": str(output), "overrides": [], "strict": False, "load": True, "data": True}
         status = run_command("config", **check, json=False)
         if status == 0:
-            print(f"\nnext: toolrl rollout {output} --tasks 2    # a few episodes, without training")
+            print(
+                f"\nnext: toolrl rollout {output} --tasks 2 --set run.name=look    # a few episodes, without training"
+            )
             print(f"      toolrl train {output}")
+        else:
+            print(f"Mend that, then: toolrl config check {output} --import --data", file=sys.stderr)
         return status
 
 
