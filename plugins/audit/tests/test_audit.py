@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -124,6 +125,51 @@ def test_exit_status_and_json(write: Write, faults: Any, capsys: pytest.CaptureF
     assert finding["examples"][0]["place"] == "rollouts/step_1/train_rollouts.jsonl:5"
     assert told["checks"]["continuation"]["rows"] == 32
     assert main(["audit", folder, "--skip", "masks"]) == 0
+
+
+MASK, TOOLS_TOO, SHIFTED = [1, 1, 1, 0, 0, 1, 1], [1] * 7, [1, 0, 0, 1, 1, 1, 1]
+EXTRAS: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("verl", {"response_mask": TOOLS_TOO, "loss_mask": MASK}, []),
+    ("trl", {"completion_ids": list(range(7)), "completion_mask": TOOLS_TOO, "tool_mask": MASK}, []),
+    ("trl", {"completion_ids": list(range(7)), "completion_mask": TOOLS_TOO, "tool_mask": TOOLS_TOO}, ["masks"]),
+    ("verl", {"response_mask": SHIFTED, "rollout_log_probs": [-0.5] * 3 + [0.0] * 3 + [-0.5]}, ["masks"]),
+    ("verl", {"finish_reason": {"type": "length", "length": 7}}, ["truncation"]),
+    ("verl", {"finish_reasons": ["stop", "length"]}, ["truncation"]),
+    ("verl", {"termination_reason": "MAX_RESPONSE_LENGTH_EXCEEDED"}, ["truncation"]),
+    ("verl", {"turn_prompt_ids": [[1], [1, 2, 3, 9]], "turn_response_ids": [[2, 3], [4]]}, []),
+    ("verl", {"turn_prompt_ids": [[1], [1, 2, 5, 9]], "turn_response_ids": [[2, 3], [4]]}, ["continuation"]),
+    ("verl", {"turns": [{"prompt": [1], "response": [2]}, {"prompt": [1, 5], "response": [4]}]}, ["continuation"]),
+]
+
+
+@pytest.mark.parametrize(("name", "extras", "checks"), EXTRAS)
+def test_extras_in_other_forms(write: Write, name: str, extras: dict[str, Any], checks: list[str]) -> None:
+    assert found(write(name, lambda records: [it.update(extras) for it in records])) == checks
+
+
+def test_advantages_of_tokens_are_compared_in_their_group(write: Write) -> None:
+    def mix(sign: float) -> Callable[[list[dict[str, Any]]], None]:
+        def change(records: list[dict[str, Any]]) -> None:
+            for it in records:
+                value = sign * (it["score"] - 0.2)  # normalised over a batch, so a group's sum isn't 0
+                it |= {"response_mask": MASK, "advantages": [value * bit for bit in MASK]}
+
+        return change
+
+    assert found(write("verl", mix(1))) == []
+    assert found(write("verl", mix(-1))) == ["advantages"]
+
+
+@pytest.mark.parametrize("packed", ["gzip", "bz2", "lzma"])
+def test_packed_files_in_nested_folders(write: Write, packed: str) -> None:
+    folder = write("verl")
+    (folder / "a" / "b").mkdir(parents=True)
+    for path in folder.glob("*.jsonl"):
+        suffix = {"gzip": ".gz", "bz2": ".bz2", "lzma": ".xz"}[packed]
+        data = importlib.import_module(packed).compress(path.read_bytes())
+        (folder / "a" / "b" / f"{path.name}{suffix}").write_bytes(data)
+        path.unlink()
+    assert (audit(folder).rows, found(folder)) == (32, [])
 
 
 def test_the_age_that_is_allowed(write: Write) -> None:

@@ -44,6 +44,7 @@ class _Member:
     reward: float | None
     parts: tuple[float | None, ...]
     advantage: float | None
+    centred: bool
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Rewards:
         parts = tuple(row.rewards.values()) or (row.reward,)
         if row.group is not None:
             self._groups.setdefault((row.step, row.group), []).append(
-                _Member(row.place, row.reward, parts, row.advantage)
+                _Member(row.place, row.reward, parts, row.advantage, row.centred)
             )
 
     def end_file(self) -> None:
@@ -167,7 +168,7 @@ def _shown(parts: tuple[float | None, ...]) -> str:
 def _advantages(group: list[_Member], advantages: list[float], *, exact: bool) -> Found:
     largest = max(map(abs, advantages))
     mean = sum(advantages) / len(advantages)
-    if abs(mean) > 0.01 * largest + 1e-4:
+    if group[0].centred and abs(mean) > 0.01 * largest + 1e-4:
         listed = ", ".join(f"{it:.3g}" for it in advantages[:8])
         yield NOT_ZERO, group[0].place, f"their mean is {mean:.3g}: {listed}{', …' if len(advantages) > 8 else ''}"
     vectors = {it.parts for it in group}

@@ -20,6 +20,7 @@ MASK_OTHERS = "the mask trains tokens that the model didn't sample"
 MASK_HOLES = "the mask leaves out sampled tokens"
 MASK_LENGTH = "tokens and mask differ in length"
 MASK_TOOLS = "the mask trains the text of tools"
+MASK_SHIFTED = "the mask leaves out tokens with a log-probability and trains tokens without one"
 LOGPROBS_OFF = "log-probabilities stand on tokens that weren't sampled"
 ADVANTAGE_OFF = "advantages stand on tokens that aren't trained"
 ADVANTAGE_LENGTH = "advantages and tokens differ in length"
@@ -111,6 +112,7 @@ def _masks(row: Row, sequences: list[Tokens]) -> Found:
                 start, end = first_run(off)
                 yield LOGPROBS_OFF, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
         if it.sampled is None:
+            yield from _against_logprobs(it)
             runs = _gaps(it.mask)
             if row.blocks and runs < row.blocks:
                 yield (
@@ -128,6 +130,19 @@ def _masks(row: Row, sequences: list[Tokens]) -> Found:
             if True in wrong:
                 start, end = first_run(wrong)
                 yield problem, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
+
+
+def _against_logprobs(it: Tokens) -> Found:
+    """Whether tokens with the log-probability 0, as an engine's answer has them for tools, stand in the sampled ones'
+    place. One or two in a row may be sampled with certainty."""
+    if it.logprobs is None or len(it.logprobs) != len(it.ids):
+        return
+    pairs = list(zip(it.mask, it.logprobs, strict=True))
+    if any(value and not bit for bit, value in pairs):
+        runs = [len(list(run)) for empty, run in groupby(bool(bit) and value == 0 for bit, value in pairs) if empty]
+        if max(runs, default=0) > 2:
+            start, end = first_run([bool(value) and not bit for bit, value in pairs])
+            yield MASK_SHIFTED, f"{_of(it)}it leaves out tokens {start} to {end - 1}: {it.excerpt(start, end)}"
 
 
 def _gaps(mask: object) -> int:

@@ -80,6 +80,8 @@ class Row:
     rewards: dict[str, float | None] = field(default_factory=dict)
     """The parts of the reward."""
     advantage: float | None = None
+    centred: bool = True
+    """Whether the advantages of its group add up to zero: those of tokens may be normalised over a batch."""
     tokens: list[Tokens] | None = None
     exchanges: list[Exchange] | None = None
     drifts: list[str] | None = None

@@ -107,7 +107,7 @@ def tools_in_prompt(text: str) -> tuple[str, ...] | None:
 
 def tool_names(value: Any) -> tuple[str, ...] | None:
     """The names in a list of tool schemas, in any of their forms; None where there are none."""
-    value = _json(value) if isinstance(value, str) else value
+    value = as_json(value)
     names = []
     for tool in value if isinstance(value, Sequence) and not isinstance(value, str) else ():
         tool = _json(tool) if isinstance(tool, str) and tool.startswith("{") else tool
@@ -116,6 +116,11 @@ def tool_names(value: Any) -> tuple[str, ...] | None:
         if isinstance(name, str):
             names.append(name)
     return tuple(dict.fromkeys(names)) or None
+
+
+def as_json(text: Any) -> Any:
+    """A text's JSON, None where it holds none; what isn't a text as it is."""
+    return _json(text) if isinstance(text, str) else text
 
 
 def _json(text: Any) -> Any:
@@ -170,7 +175,7 @@ def _calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str | No
     """Id, name and text of each call of a message."""
     made = message.get("tool_calls")
     for call in made if made is not None else ():
-        call = _json(call) if isinstance(call, str) else call
+        call = as_json(call)
         if not isinstance(call, Mapping):
             continue
         inner = call.get("function") or call

@@ -25,26 +25,30 @@ NAMES = {
     "step": ("step", "global_step", "global_steps", "training_step"),
     "group": ("uid", "group_id", "group", "group_uid", "prompt_id", "example_id"),
     "advantage": ("advantage", "advantages", "adv"),
-    "prompt_ids": ("prompt_ids", "prompt_token_ids", "input_ids", "prompts_ids"),
-    "response_ids": ("response_ids", "completion_ids", "response_token_ids", "completion_token_ids", "output_ids"),
+    "prompt_ids": ("prompt_ids", "prompt_token_ids", "input_ids", "prompts_ids", "input_token_ids", "turn_prompt_ids",
+                   "prompt", "input"),
+    "response_ids": ("response_ids", "completion_ids", "response_token_ids", "completion_token_ids", "output_ids",
+                     "output_token_ids", "sampled_ids", "generated_ids", "turn_response_ids", "turn_completion_ids",
+                     "response", "completion", "output"),
     "mask": ("response_mask", "loss_mask", "completion_mask", "tool_mask", "env_mask", "response_loss_mask", "mask"),
     "advantages": ("advantages", "advantage", "token_advantages", "token_level_advantages"),
     "logprobs": ("rollout_log_probs", "completion_logprobs", "response_logprobs", "rollout_logprobs", "logprobs"),
     "versions": ("weight_versions", "token_versions", "policy_versions", "versions"),
     "oldest": ("min_global_steps", "param_version_start", "policy_version", "param_version", "weight_version",
-               "model_version", "version", "rollout_version", "ckpt_step", "inference_step"),
-    "age": ("off_policy_steps", "staleness", "policy_lag"),
+               "model_version", "version", "rollout_version", "ckpt_step", "inference_step", "min_param_version",
+               "behavior_version", "sampled_step"),
+    "age": ("off_policy_steps", "off_policy_level", "staleness", "policy_lag"),
     "tools": ("tools", "tool_schemas", "tool_defs", "oai_tools", "tools_kwargs"),
-    "ended": ("is_truncated", "truncated", "finish_reason", "stop_reason", "stop_condition", "status"),
-    "exchanges": ("turns", "requests", "trajectory", "steps"),
+    "ended": ("is_truncated", "truncated", "finish_reason", "finish_reasons", "stop_reason", "stop_condition", "status",
+              "termination_reason", "exit_reason", "end_reason", "response_truncated", "truncation",
+              "is_clipped", "hit_max_length", "exceeds_max_length"),
+    "exchanges": ("turns", "requests", "trajectory", "steps", "segments", "generations", "llm_calls"),
 }  # fmt: skip
 """Of a field, the keys under which versions and forks of the systems write it, the likeliest first."""
 
-CUT_WORDS = {
-    "length", "truncated", "max_tokens", "max_turns", "max_length", "context_full", "timeout", "max_input_tokens",
-    "max_output_tokens", "max_total_tokens", "prompt_too_long", "max_model_len", "max_seq_len",
-    "timeout_reached", "max_total_completion_tokens_reached", "compaction_failed", "overlong",
-}  # fmt: skip
+_CUT = re.compile(
+    r"length|trunc|max(?!_turns_reached)|too_long|overlong|time_?out|context_full|compaction_failed", re.I
+)
 
 _NO_TOKENS = "{} keeps texts, no tokens; token ids, masks and advantages written as extras would be checked"
 LACKS_VERL = {
@@ -101,17 +105,18 @@ def cut(record: Mapping[str, Any]) -> tuple[str | None, bool]:
         if value is None:
             continue
         known = True
-        words = value if isinstance(value, str) else None
-        if (words is None and value is not False and finite(value)) or (words or "").lower().rpartition(".")[
-            2
-        ] in CUT_WORDS:
+        if isinstance(value, list):  # of each turn
+            value = value[-1] if value else None
+        if isinstance(value, Mapping):  # SGLang's {"type": "length", "length": 512}
+            value = value.get("type")
+        if _CUT.search(value) if isinstance(value, str) else finite(value):
             return f"{name} {value}", True
     return None, known
 
 
 def tokens_of(record: Mapping[str, Any]) -> Tokens | None:
     """The tokens of a record with their mask; None where it lacks either."""
-    response, mask = numbers(first(record, "response_ids")), _list(record, "mask")
+    response, mask = numbers(first(record, "response_ids")), _mask(record)
     if mask is None:
         return None
     prompt = numbers(first(record, "prompt_ids")) or []
@@ -134,6 +139,14 @@ def _list(record: Mapping[str, Any], field: str) -> list[Any] | None:
     return next((it for it in (numbers(record.get(name)) for name in NAMES[field]) if it is not None), None)
 
 
+def _mask(record: Mapping[str, Any]) -> list[Any] | None:
+    """What is trained. TRL multiplies completion_mask by tool_mask, and old verl's loss_mask goes over a mask of
+    padding that is response_mask: a token is trained where all of them say so."""
+    known = [it for it in (numbers(record.get(name)) for name in NAMES["mask"]) if it is not None]
+    known = [it for it in known if len(it) == len(known[0])]
+    return [int(all(bits)) for bits in zip(*known, strict=True)] if known else None
+
+
 def _behind(start: int, values: list[Any] | None, length: int) -> list[Any] | None:
     return [0.0] * start + values if values is not None and len(values) == length - start else values
 
@@ -141,6 +154,9 @@ def _behind(start: int, values: list[Any] | None, length: int) -> list[Any] | No
 def exchanges_of(record: Mapping[str, Any]) -> list[Exchange] | None:
     """The requests of a rollout that keeps the ids of each; None for others."""
     steps = first(record, "exchanges")
+    prompts, responses = (_by_request(record, name) for name in ("prompt_ids", "response_ids"))
+    if prompts and responses:
+        steps = [{"prompt_ids": it, "response_ids": by} for it, by in zip(prompts, responses, strict=False)]
     found = []
     for step in steps if isinstance(steps, list) else ():
         held = step.get("tokens") or step if isinstance(step, Mapping) else {}
@@ -148,6 +164,12 @@ def exchanges_of(record: Mapping[str, Any]) -> list[Exchange] | None:
         if prompt is not None and completion is not None:
             found.append(Exchange(prompt, completion))
     return found or None
+
+
+def _by_request(record: Mapping[str, Any], field: str) -> list[Any] | None:
+    """The ids of each request, where they stand in one list."""
+    given = (record.get(name) for name in NAMES[field])
+    return next((it for it in given if isinstance(it, list) and it and all(map(numbers, it))), None)
 
 
 def messages(value: Any) -> list[Mapping[str, Any]] | None:
@@ -179,9 +201,12 @@ def flat_row(record: Mapping[str, Any], place: str, *, trl: bool, offered: tuple
         row.ended
         or texts.unclosed(end)
         or (f"it ends in a call without an answer, {trailing.text}" if trailing else None)
+        or ("it ends in a tool's answer" if trl and spoken and texts.is_answer(spoken[-1]) else None)
     )
     tokens = tokens_of(record)
     row.tokens = None if tokens is None else [tokens]
+    if row.advantage is None and tokens is not None and tokens.advantages is not None:
+        row.advantage, row.centred = _shared(tokens), False
     row.exchanges = exchanges_of(record)
     row.age = _age(record, row.step)
     row.tools = offered or texts.tool_names(first(record, "tools")) or texts.tools_in_prompt(_text(prompt))
@@ -192,6 +217,12 @@ _VERSION = re.compile(
     "(rollout|policy|weights?|model|params?|actor|sampling|sampler|generation|ckpt|inference|sync)(_.*)?"
     "_(version|step|global_steps?)"
 )
+
+
+def _shared(tokens: Tokens) -> float | None:
+    """The advantage that all trained tokens have; None where they differ, as those of a critic do."""
+    values = {float(it) for it, bit in zip(tokens.advantages or (), tokens.mask, strict=False) if bit}
+    return values.pop() if len(values) == 1 else None
 
 
 def _age(record: Mapping[str, Any], step: int | None) -> int | None:

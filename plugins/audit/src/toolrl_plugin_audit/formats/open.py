@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import re
 import zlib
 from collections.abc import Iterator
@@ -21,7 +23,8 @@ LOOKED_FOR = (
     "(keys input, output, score), TRL's completions/completions_<step>.parquet (columns prompt, completion), "
     "prime-rl's rollouts/step_<n>/train_rollouts.jsonl or rollouts.bin, verifiers' results.jsonl."
 )
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", "rollouts.bin")
+_PACKED = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_SUFFIXES = (".jsonl", *(f".jsonl{suffix}" for suffix in _PACKED), ".parquet", "rollouts.bin")
 
 
 class Dump(Protocol):
@@ -94,14 +97,14 @@ def records(path: Path) -> Iterator[Any]:
     try:
         with _opened(path) as file:
             yield from read_lines(file, str(path))
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"this file can't be read: {type(error).__name__}: {error}", where=str(path)) from error
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        yield file  # type: ignore[misc]
+    with _PACKED.get(path.suffix, open)(path, "rb") as file:  # type: ignore[operator]
+        yield file
 
 
 def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, list[str]]:
@@ -170,7 +173,7 @@ def _format(path: Path) -> str:
     except DataError:
         return ""
     if record is None:
-        return "empty" if path.stat().st_size == 0 or path.suffix == ".gz" else ""
+        return "empty" if path.stat().st_size == 0 or path.suffix in _PACKED else ""
     if toolrl_run.describe_record(record):
         return "toolrl"
     if flat.is_verl(record):

@@ -98,8 +98,9 @@ def _read_output(row: Row, record: Mapping[str, Any]) -> None:
     row.reward = finite(record.get("reward"))
     identifier = record.get("group_id", record.get("example_id"))
     row.group = None if identifier is None else f"{record.get('env_name') or record.get('task')}/{identifier}"
-    info = record.get("info") if isinstance(record.get("info"), Mapping) else {}
-    row.tools = texts.tool_names(first(record, "tools")) or texts.tool_names((info or {}).get("oai_tools"))
+    info = texts.as_json(record.get("info"))
+    info = info if isinstance(info, Mapping) else {}
+    row.tools = texts.tool_names(first(record, "tools")) or texts.tool_names(info.get("oai_tools"))
     completion = record.get("completion")
     spoken = completion if isinstance(completion, list) else []
     row.calls, _ = texts.calls_in_messages(spoken) if spoken else texts.calls_in_text(str(completion or ""))
@@ -118,9 +119,20 @@ def _read_output(row: Row, record: Mapping[str, Any]) -> None:
 
 def _by_requests(record: Mapping[str, Any]) -> str | None:
     for number, it in enumerate(record.get("trajectory") or ()):
-        if isinstance(it, Mapping) and it.get("is_truncated"):
+        held = [it, it.get("tokens"), *_answers(it.get("response"))] if isinstance(it, Mapping) else []
+        if any(part.get("is_truncated") for part in held if isinstance(part, Mapping)):
             return f"request {number + 1} is_truncated"
+        if any(part.get("finish_reason") == "length" for part in held if isinstance(part, Mapping)):
+            return f"finish_reason length of request {number + 1}"
     return None
+
+
+def _answers(response: Any) -> list[Any]:
+    """The messages of an engine's answer, in verifiers' form or OpenAI's."""
+    if not isinstance(response, Mapping):
+        return []
+    choices = response.get("choices")
+    return [response.get("message"), *(choices if isinstance(choices, list) else ())]
 
 
 def _one_advantage(steps: list[Mapping[str, Any]]) -> float | None:
