@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -85,6 +86,7 @@ def test_only_the_run_is_served_and_only_to_this_machine(
     (folder.directory / "episodes" / "000007-train.jsonl.gz").symlink_to(
         outside.directory / "episodes" / "000001-train.jsonl.gz"
     )
+    (folder.directory / "episodes" / "000008-train.jsonl.gz").write_bytes(b"")  # by a kill
     url = serve(folder.directory)
     good = {"file": "000002-train", "line": 1, "id": "t1#1"}
     assert json.loads(ask(url, "episode", good)[1])["episode"]["id"] == "t1#1"
@@ -103,6 +105,11 @@ def test_only_the_run_is_served_and_only_to_this_machine(
     ):
         assert ask(url, "episode", {**good, **change})[0] == 404
     assert ask(url, host="evil.example")[0] == 403
+    for _ in range(100):
+        if "All" in (note := json.loads(ask(url, "live")[1])["note"]):
+            break
+        time.sleep(0.1)
+    assert note.startswith("All"), note
 
 
 def test_the_index_that_a_run_keeps_is_that_of_its_files(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import huggingface_hub
 import pytest
 
 from toolrl.errors import ToolrlError
-from toolrl_plugin_torch.publishing.model_card import hub_base
+from toolrl.runs.folder import RunFolder
+from toolrl_plugin_torch.publishing.model_card import Export, hub_base, model_card
 from toolrl_plugin_torch.publishing.push import open_repository
 from toolrl_testing.fake_hub import FakeHub, fake_hub
 
@@ -52,6 +54,31 @@ def test_without_a_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ToolrlError, match="the push failed: .*refused"):
         open_repository("ada/calc", private=True, overwrite=False)
+
+
+def test_the_card_keeps_what_is_the_machines_own(tmp_path: Path) -> None:
+    options = {
+        "path": "/srv/ann/tasks.jsonl",
+        "cache": "${CACHE:-/srv/ann/cache}/hub",
+        "api_key": "sk-1234567890",
+        "env": {"HF_TOKEN": "hf_1234567890", "USED": "${HF_TOKEN}"},
+        "command": f"python {Path.home()}/tool.py",
+        "fields": {"prompt": "question"},
+    }
+    config = {
+        "model": {"path": "/srv/ann/model"},
+        "data": {"train": {"use": "file", "options": options}, "eval": None},
+        "environments": {},
+        "sft": {"data": {"use": "file", "options": options}, "learning_rate": 1e-4, "batch_size": 2},
+    }
+    run = RunFolder.create(tmp_path / "a: [run", config, total_steps=1)
+    (tmp_path / "step-000001").mkdir()
+    card = str(model_card(Export(run, tmp_path / "step-000001", tmp_path, None), "ada/a"))
+    run.close()
+    for private in ("/srv/ann", "1234567890", str(Path.home())):
+        assert private not in card
+    for kept in ("path: tasks.jsonl", "cache: ${CACHE}/hub", "USED: ${HF_TOKEN}", "prompt: question"):
+        assert kept in card
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def _index(
     file: EpisodeFile, stamp: list[int], totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]
 ) -> FileIndex:
     set_advantages(rows, config)
-    members = _members(file.path) if file.path.suffix == ".gz" else []
+    members = _members(file.path) if rows and file.path.suffix == ".gz" else []
     known = members if len(members) == math.ceil(len(rows) / MEMBER_EPISODES) else []
     return FileIndex(stamp, totals, _json(rows), known)
 

@@ -200,7 +200,7 @@ def ablation(lines: Sequence[MetricsLine]) -> str:
     if not any(name.startswith("ablation/") for name in metrics):
         return ""
     header, *rows = ablation_rows(metrics)
-    cells = [(row[0], map(escape, row[1:])) for row in rows]
+    cells = [(escape(row[0]), map(escape, row[1:])) for row in rows]
     return _table("Does the tool help?", ABLATION_NOTE, header, cells)
 
 

@@ -20,6 +20,8 @@ from toolrl_plugin_torch.adapters.lora import CONFIG_FILE
 
 _ON_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _CACHED = re.compile(r".*/models--([\w.-]+?)--([\w.-]+)/snapshots/\w+/?")
+_VARIABLE = re.compile(r"\$\{(\w+):-[^}]*\}")
+_CREDENTIAL = re.compile(r"(^|_)(api_?key|key|token|secret|passw(or)?d|authorization|cookie)$", re.IGNORECASE)
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _METRIC_TYPES = {"reward/mean": "mean_reward"}
 
@@ -250,5 +252,21 @@ def _run(export: Export) -> Iterator[str]:
     libraries = {"python": versions.get("python"), **versions.get("libraries", {})}
     yield "## The run"
     yield "Versions: " + ", ".join(f"{name} {version}" for name, version in libraries.items() if version) + "."
-    text = config_text(export.run.config).replace("````", "` ` ` `")
+    text = config_text(_public(export.run.config)).replace("````", "` ` ` `")
     yield f"<details><summary>Config</summary>\n\n````yaml\n{text}````\n\n</details>"
+    yield "Of absolute paths the config shows the last part, of environment variables the names, and no credentials."
+
+
+def _public(node: Any, key: str = "") -> Any:
+    """A config without what belongs to the machine it ran on."""
+    if isinstance(node, Mapping):
+        return {name: _public(value, str(name)) for name, value in node.items()}
+    if isinstance(node, list):
+        return [_public(value, key) for value in node]
+    if not isinstance(node, str):
+        return node
+    text = _VARIABLE.sub(r"${\1}", node)
+    if _CREDENTIAL.search(key) and "${" not in text:
+        return "***"
+    one_line = "\n" not in text and text.startswith(("/", "~/"))
+    return Path(text).name if one_line else text.replace(str(Path.home()), "~")
