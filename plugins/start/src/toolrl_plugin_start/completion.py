@@ -19,8 +19,12 @@ from toolrl.errors import PluginError
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import Command
 
-RUNS = shtab.cmd("find runs -maxdepth 3 -name config.yaml 2>/dev/null | xargs -n1 dirname 2>/dev/null")
-"""Without `$` and patterns, which the three shells read in different ways."""
+RUNS = shtab.cmd(
+    "find runs -maxdepth 3 -name config.yaml 2>/dev/null | grep -x '[A-Za-z0-9/._=@+,-]*' "
+    "| xargs -n1 dirname 2>/dev/null"
+)
+"""Without `$`, which the three shells read in different ways. bash and zsh evaluate what it prints: names with other
+characters, such as `$(…)`, are left out."""
 _OF_KIND = {"parser": "parsers", "tool": "tools", "reward": "rewards"}
 """Arguments that name components, by their kind."""
 _FILES = ("config", "data", "eval")
