@@ -55,6 +55,12 @@ def comments(output: str) -> str:
     return " ".join(Path(output).read_text().replace("#", "").split())
 
 
+def test_names_with_shell_syntax_are_names(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.jsonl").rename("$(x) ${HOME} #.jsonl")
+    written("--data", "$(x) ${HOME} #.jsonl", output="my $(x).yaml")  # the last --data counts
+    assert "toolrl train 'my $(x).yaml'" in capsys.readouterr().out
+
+
 def test_a_config_with_a_tool_of_ones_own() -> None:
     config = written("--tool", "tools.py:roll", "--tool", "calculator", "--steps", "7")
     environment = config["environments"]["default"]

@@ -6,7 +6,6 @@ Each gives None where the rollout doesn't hold what it needs, else `(problem, ex
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 
@@ -269,11 +268,6 @@ def finite(value: object) -> float | None:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def is_number(value: float | None) -> bool:
-    """Whether a reward can be compared."""
-    return value is not None and math.isfinite(value)
 
 
 def comparable(message: object) -> object:

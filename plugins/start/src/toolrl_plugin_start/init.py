@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -71,13 +72,14 @@ class InitCommand(Command):
         print(f"wrote {output}")
         check = {"action": "check", "config": str(output), "overrides": [], "strict": False, "load": True, "data": True}
         status = run_command("config", **check, json=False)
+        quoted = shlex.quote(str(output))
         if status == 0:
             print(
-                f"\nnext: toolrl rollout {output} --tasks 2 --set run.name=look    # a few episodes, without training"
+                f"\nnext: toolrl rollout {quoted} --tasks 2 --set run.name=look    # a few episodes, without training"
             )
-            print(f"      toolrl train {output}")
+            print(f"      toolrl train {quoted}")
         else:
-            print(f"Mend that, then: toolrl config check {output} --import --data", file=sys.stderr)
+            print(f"Mend that, then: toolrl config check {quoted} --import --data", file=sys.stderr)
         return status
 
 

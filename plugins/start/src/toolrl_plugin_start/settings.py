@@ -68,7 +68,7 @@ def text(parts: dict[str, Section], *, head: str) -> str:
     for name, section in parts.items():
         comment = "\n".join(f"# {line}" for line in textwrap.wrap(section.comment, 116))
         dumped = yaml.safe_dump({name: section.value}, sort_keys=False, allow_unicode=True, width=110)
-        blocks.append(f"{comment}\n{dumped.rstrip()}")
+        blocks.append(f"{comment}\n{dumped.rstrip().replace('${', '$${')}")  # a name's own, no variable
     return "\n\n".join(blocks) + "\n"
 
 
