@@ -28,8 +28,9 @@ def make_run(tmp_path: Path) -> Callable[..., RunFolder]:
     return make
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """While it is open an event loop runs in this thread, so that no other module's `asyncio.run` would work."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     if BROWSER is None:
         pytest.skip("no chromium or chrome is installed")

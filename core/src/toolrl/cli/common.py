@@ -196,8 +196,8 @@ def _writes_to_stdout(use: ComponentUse) -> bool:
 
 
 def announce(args: argparse.Namespace, loaded: LoadedConfig) -> None:
-    """Say what the first seconds pass with: observers are built when the model is loaded."""
-    if not args.json:
+    """Say for the observer `console` what the first seconds pass with: it is built when the model is loaded."""
+    if any(use.use.rpartition("/")[2] == "console" for use in observers_for(args, loaded)):
         trainer = loaded.config.trainer
         loads = trainer.use == type(trainer).model_fields["use"].default  # With others it may be on a server.
         what = "loading the model" if loads else "starting with the model"

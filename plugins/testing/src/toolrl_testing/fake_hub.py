@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
 _API = re.compile(
@@ -250,8 +252,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def fake_hub(tokens: Mapping[str, set[str]]) -> Iterator[FakeHub]:
-    """A Hub on a free port. `tokens`: the namespaces that each may write to, the user's own first by name."""
-    with FakeHub(tokens) as hub:
+    """A Hub on a free port, for this process and those that it starts, also where HF_HUB_OFFLINE was set. `tokens`: the
+    namespaces that each may write to, the user's own first by name."""
+    from huggingface_hub import constants
+
+    online = patch.dict(os.environ, HF_HUB_OFFLINE="0"), patch.object(constants, "HF_HUB_OFFLINE", False)
+    with FakeHub(tokens) as hub, online[0], online[1]:
         thread = threading.Thread(target=hub.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
