@@ -34,13 +34,14 @@ def rows(script: dict[str, Any], tmp_path: Path, tool: str, *problems: dict[str,
 
 
 def test_each_calculation_is_a_call(script: dict[str, Any], tmp_path: Path) -> None:
-    shown, plain = rows(script, tmp_path, "calculator", PEN)
+    (shown,) = rows(script, tmp_path, "calculator", PEN)
+    (plain,) = rows(script, tmp_path, "no_tools", PEN)
     assert [message["role"] for message in shown["messages"]] == ["user"] + ["assistant", "tool"] * 3 + ["assistant"]
     calls = [message["tool_calls"][0]["function"] for message in shown["messages"] if "tool_calls" in message]
     assert [call["arguments"]["expression"] for call in calls] == ["48/2", "12*24", "288-3"]
     assert [message["content"] for message in shown["messages"] if message["role"] == "tool"] == ["24", "288", "285"]
     assert shown["messages"][-1]["content"] == "285 are left.\n#### 285"
-    assert shown["environment"] == "default"
+    assert shown["environment"] == "calculator"
     assert plain["environment"] == "no_tools"
     assert plain["answer"] == "285"
     said = "".join(message["content"] for message in shown["messages"] if message["role"] == "assistant")
@@ -49,7 +50,7 @@ def test_each_calculation_is_a_call(script: dict[str, Any], tmp_path: Path) -> N
 
 
 def test_a_program_computes_the_answer(script: dict[str, Any], tmp_path: Path) -> None:
-    shown, _ = rows(script, tmp_path, "python", PEN)
+    (shown,) = rows(script, tmp_path, "python", PEN)
     code = shown["messages"][1]["tool_calls"][0]["function"]["arguments"]["code"]
     assert code.splitlines() == [
         "# A box has ... pens",
@@ -74,7 +75,7 @@ def test_a_program_computes_the_answer(script: dict[str, Any], tmp_path: Path) -
         "It is <<2*3=6>>6.\n#### six",
     ],
 )
-@pytest.mark.parametrize("tool", ["calculator", "python"])
+@pytest.mark.parametrize("tool", ["calculator", "python", "no_tools"])
 def test_what_no_tool_would_answer_is_left_out(script: dict[str, Any], tmp_path: Path, tool: str, answer: str) -> None:
     assert rows(script, tmp_path, tool, {"question": "?", "answer": answer}) == []
 

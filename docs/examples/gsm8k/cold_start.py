@@ -1,14 +1,14 @@
 """Demonstrations for a cold start on GSM8K, made from the calculations that its solutions mark as `<<48/2=24>>`.
 
-    python docs/examples/gsm8k/cold_start.py data/gsm8k runs/demonstrations.jsonl [--tool python] [--limit 2000]
+    python docs/examples/gsm8k/cold_start.py data/gsm8k runs/calculator.jsonl [--tool python] [--limit 2000]
 
 With the tool `calculator` each marked calculation is a call in the place where it stands; with `python` the whole
 solution is one program, a variable for each calculation, the sentences around them as comments. What the tool answers
 is what it would answer: expressions are calculated here. A solution is left out where that isn't what it says, or
-where a calculation is more than numbers and + - * / ( ).
+where a calculation is more than numbers and + - * / ( ). With `no_tools` the solutions are those of `calculator`
+without calls: a control should start from a model that has seen as much.
 
-Each solution is there once more without calls, for an environment `no_tools`, unless `--tools-only` is given: a control
-without tools should start from a model that has seen as much. Rows are in the order of the file.
+A row's environment is the name of its tool. Rows are in the order of the file; files of two tools may be joined.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLAIN = re.compile(r"[\d.+\-*/() ]+\Z")
 NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 CALCULATION = re.compile(r"\$?\s*[\d.,$%+\-*/x()= ]+\Z")
 """What stands before a mark at the end of a text: the calculation in the author's words."""
-TOOLS = ("calculator", "python")
+TOOLS = ("calculator", "python", "no_tools")
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,12 @@ def main() -> int:
     parser.add_argument("dest", type=Path, help="the .jsonl file to write")
     parser.add_argument("--tool", choices=TOOLS, default="calculator")
     parser.add_argument("--limit", type=int, help="only the first so many problems")
-    parser.add_argument("--tools-only", action="store_true", help="leave out the solutions without calls")
     args = parser.parse_args()
     try:  # All of them before the file is opened: one that is there already isn't lost to a mistake.
         rows = list(demonstrations(args.data, args.tool, args.limit))
     except ToolrlError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if args.tools_only:
-        rows = [row for row in rows if row["environment"] != "no_tools"]
     args.dest.parent.mkdir(parents=True, exist_ok=True)
     with args.dest.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -73,7 +70,7 @@ def main() -> int:
 
 
 def demonstrations(data: str, tool: str, limit: int | None = None) -> Iterator[dict[str, Any]]:
-    """Rows for the data set `jsonl`: of each problem that can be shown so, one with calls and one without."""
+    """Rows for the data set `jsonl`, one of each problem that can be shown so."""
     options = Gsm8kDataOptions(path=data)
     for file in find_split(options.path, options.split):
         rows = open_rows(file)
@@ -84,11 +81,11 @@ def demonstrations(data: str, tool: str, limit: int | None = None) -> Iterator[d
                 continue
             steps, rest, answer = found
             user = {"role": "user", "content": f"{question}\n\n{options.instruction}"}
-            said = calculator_turns(steps, rest) if tool == "calculator" else python_turns(steps, answer)
+            said: list[dict[str, Any]] | None = [{"role": "assistant", "content": MARKED.sub("", solution)}]
+            if tool != "no_tools":
+                said = calculator_turns(steps, rest) if tool == "calculator" else python_turns(steps, answer)
             if said is not None:
-                yield {"messages": [user, *said], "answer": answer, "environment": "default"}
-                plain = [{"role": "assistant", "content": MARKED.sub("", solution)}]
-                yield {"messages": [user, *plain], "answer": answer, "environment": "no_tools"}
+                yield {"messages": [user, *said], "answer": answer, "environment": tool}
 
 
 def parts(solution: str) -> tuple[list[Step], str, str] | None:

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from toolrl.errors import ConfigError
+from toolrl_plugin_torch import device
 from toolrl_plugin_torch.device import pick_device, pick_dtype
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.policy import PolicyWeights, load_policy
@@ -51,6 +52,22 @@ def test_dtype_and_device() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="sees no CUDA device"):
             pick_device("cuda:0")
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_on_a_cpu_auto_is_what_the_files_hold_where_it_multiplies_that(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, able: bool
+) -> None:
+    monkeypatch.setattr(device, "multiplies_bfloat16", lambda: able)
+    assert load(folder).dtype == torch.float32, "the files hold float32"
+    model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    policy = load(folder)
+    assert policy.dtype == next(policy.model.parameters()).dtype == (torch.bfloat16 if able else torch.float32)
+    policy.model.save_pretrained(tmp_path / "trained")
+    policy.tokenizer.save_pretrained(tmp_path / "trained")
+    monkeypatch.setattr(device, "multiplies_bfloat16", lambda: True)
+    assert load(str(tmp_path / "trained")).dtype == policy.dtype, "a run goes on in its own type"
 
 
 def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

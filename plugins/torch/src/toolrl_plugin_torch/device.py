@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import torch
 
@@ -51,11 +52,24 @@ def pick_device(wanted: str) -> torch.device:
     return device
 
 
-def pick_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on cuda, float32 elsewhere."""
-    if wanted == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+def pick_dtype(wanted: str, device: torch.device, stored: torch.dtype | None = None) -> torch.dtype:
+    """`auto` is bfloat16 on cuda, and on a CPU that multiplies in it where the model's files hold it; else float32.
+
+    What a CPU can do is asked and not timed: all processes of a run come to the same answer, on busy cores too.
+    """
+    if wanted != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[wanted]
+    if device.type == "cuda":
+        return torch.bfloat16
+    fits = stored == torch.bfloat16 and device.type == "cpu"
+    return torch.bfloat16 if fits and multiplies_bfloat16() else torch.float32
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for it. Those that only convert take longer than in float32."""
+    found = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.11 hasn't got it
+    return any(found.get(name, False) for name in ("avx512_bf16", "amx_bf16", "sve_bf16", "bf16"))
 
 
 def check() -> str:

@@ -37,7 +37,7 @@ from toolrl_plugin_torch.sharding.sequence_parallel import SequenceGroup
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_MIN_ROWS = 128
+_MIN_ROWS = 512
 """Rows of a chunk at least: with fewer, reading the head's weight takes longer than multiplying with it."""
 
 
@@ -187,7 +187,7 @@ def selected_logprobs(
 
 def _memory(device: torch.device) -> tuple[int, int]:
     """Bytes of a chunk's logits (on a CPU about what its cache holds), and of all chunks' up to which they are kept."""
-    return (2**22, 2**28) if device.type == "cpu" else (2**29, 2**30)
+    return 2**22 if device.type == "cpu" else 2**29, 2**30
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,11 @@ class LoraConfig(Frame):
 class ModelConfig(ModelFrame, Frame):
     """The model to train."""
 
-    dtype: Literal["auto", "float32", "bfloat16"] = Field("auto", description="auto: bfloat16 on cuda, float32 on cpu.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="auto: bfloat16 on cuda, and on a CPU with instructions for it where the model is stored in it; "
+        "else float32.",
+    )
     attention: str | None = Field(None, description="transformers' attn_implementation; None for its default.")
     gradient_checkpointing: Literal["auto", True, False] = Field(
         "auto", description="Recompute each layer's activations in the backward pass. auto: on cuda."

@@ -184,7 +184,6 @@ def load_policy(
     Raises ConfigError with the part that failed and why, CheckpointError for an adapter that can't be read or doesn't
     fit.
     """
-    dtype = pick_dtype(config.dtype, device)
     if (problem := broken_model(source)) is not None:
         raise ConfigError(problem)
     # Bars for loading and writing weights would break up the live view of a run.
@@ -198,7 +197,9 @@ def load_policy(
         raise _load_error("tokenizer", words, error) from error
     data = not (hollow or ranks.distributed)
     try:
-        model, processor = _load_model(config, base or source, words, tokenizer, dtype, data=data)
+        loader, settings = model_settings(config, base or source)
+        dtype = pick_dtype(config.dtype, device, stored_dtype(settings))
+        model, processor = _load_model(config, base or source, loader, settings, words, tokenizer, dtype, data=data)
     except ConfigError:
         raise
     except Exception as error:
@@ -238,11 +239,18 @@ def _checkpoint_activations(model: Any, wanted: bool | str, device: torch.device
 
 
 def _load_model(
-    config: ModelConfig, source: str, words: str, tokenizer: Any, dtype: torch.dtype, *, data: bool
+    config: ModelConfig,
+    source: str,
+    loader: Any,
+    settings: Any,
+    words: str,
+    tokenizer: Any,
+    dtype: torch.dtype,
+    *,
+    data: bool,
 ) -> tuple[Any, Any]:
     """The model, and its processor where it takes images. Without `data` its parameters are on the meta device."""
     options: dict[str, Any] = {"trust_remote_code": config.trust_remote_code}
-    loader, settings = model_settings(config, source)
     _note_dtype(settings, dtype)
     processor = (
         _load_processor(words, tokenizer, options) if loader is transformers.AutoModelForImageTextToText else None
@@ -274,6 +282,11 @@ def model_settings(config: ModelConfig, source: str) -> tuple[Any, Any]:
         )
     loader = transformers.AutoModelForImageTextToText if _takes_images(found) else transformers.AutoModelForCausalLM
     return loader, _without_dropout(found)
+
+
+def stored_dtype(settings: Any) -> torch.dtype | None:
+    """The type in which a model's files hold it, as its config says."""
+    return getattr(torch, str(settings.dtype).removeprefix("torch."), None)
 
 
 def _note_dtype(settings: Any, dtype: torch.dtype) -> None:

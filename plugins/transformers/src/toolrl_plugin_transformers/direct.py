@@ -34,6 +34,7 @@ class Direct:
         self._layers = list(module.model.layers)
         self._norm = module.model.norm
         self._head = module.lm_head
+        self._wide_head: Tensor | None = None
         self._heads = config.num_attention_heads
         self._kv_heads = config.num_key_value_heads
         self._rotary = module.model.rotary_emb
@@ -72,6 +73,17 @@ class Direct:
         """False while a hook or an adapter of another kind hangs on the module, which this would pass by."""
         return _untouched(self._module)
 
+    def enter(self) -> None:
+        """The weights stay as they are until `leave`. A head in 16 bits is held in float32 meanwhile: a CPU would
+        convert it anew for each token, which takes as long as the multiplication."""
+        weight = getattr(self._head, "weight", None)
+        if type(self._head) is nn.Linear and weight.device.type == "cpu" and weight.dtype.itemsize == 2:
+            self._wide_head = weight.detach().float()
+
+    def leave(self) -> None:
+        """The weights may change."""
+        self._wide_head = None
+
     def __call__(
         self,
         slots: SlotCache,
@@ -109,6 +121,9 @@ class Direct:
         x = _norm(x, self._norm)
         if x.dtype.itemsize > 2 or type(self._head) is not nn.Linear:
             return self._linear(x, self._head)
+        if self._wide_head is not None:
+            bias = self._head.bias
+            return F.linear(x.float(), self._wide_head, None if bias is None else bias.float())
         return wide_linear(x, self._head.weight, self._head.bias, torch.float32)
 
     def _linear(self, x: Tensor, module: Any, out: Tensor | None = None) -> Tensor:

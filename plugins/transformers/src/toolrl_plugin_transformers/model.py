@@ -91,6 +91,8 @@ class ModelRunner:
             return
         self._entered = True
         self._direct = self.direct if self.direct is not None and self.direct.usable else None
+        if self._direct is not None:
+            self._direct.enter()
         if self.module.training:
             self._training = [module for module in self.module.modules() if module.training]
             for module in self._training:
@@ -101,6 +103,8 @@ class ModelRunner:
         if not self._entered:
             return
         self._entered = False
+        if self._direct is not None:
+            self._direct.leave()
         for module in self._training:
             module.training = True
         self._training = []

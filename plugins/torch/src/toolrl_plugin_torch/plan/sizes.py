@@ -16,7 +16,7 @@ from toolrl_plugin_torch.model_path import missing_on_hub
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig
 from toolrl_plugin_torch.plan.passes import PassBytes, pass_bytes
-from toolrl_plugin_torch.policy import model_settings
+from toolrl_plugin_torch.policy import model_settings, stored_dtype
 from toolrl_plugin_torch.prefixes.tree_attention import without_adapter
 from toolrl_plugin_torch.sharding.fsdp import blocks
 
@@ -26,12 +26,12 @@ class PolicySizes:
 
     def __init__(self, config: ModelConfig, source: str, device: torch.device, optimizer: str = "adamw") -> None:
         self.source = source
-        self.dtype = pick_dtype(config.dtype, device)
         base = adapter_base(source) or source
         if (problem := missing_on_hub(base)) is not None:
             raise ConfigError(problem)
         try:
             loader, settings = model_settings(config, base)
+            self.dtype = pick_dtype(config.dtype, device, stored_dtype(settings))
             with torch.device("meta"):
                 self.model: Any = loader.from_config(
                     settings, dtype=self.dtype, trust_remote_code=config.trust_remote_code
