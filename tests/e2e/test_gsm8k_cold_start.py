@@ -83,7 +83,7 @@ def test_what_no_tool_would_answer_is_left_out(script: dict[str, Any], tmp_path:
 def test_the_file_is_written(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text((json.dumps(PEN) + "\n") * 3)
     dest = tmp_path / "new" / "demos.jsonl"
-    command = [sys.executable, str(SCRIPT), str(tmp_path), str(dest), "--limit", "2", "--tools-only"]
+    command = [sys.executable, str(SCRIPT), str(tmp_path), str(dest), "--limit", "2", "--tool", "no_tools"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{dest}: 2 demonstrations\n"
-    assert [json.loads(line)["environment"] for line in dest.read_text().splitlines()] == ["default"] * 2
+    assert [json.loads(line)["environment"] for line in dest.read_text().splitlines()] == ["no_tools"] * 2
