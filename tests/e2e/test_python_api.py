@@ -141,6 +141,7 @@ def test_ctrl_c_in_a_notebook_saves_the_run(config: dict[str, Any]) -> None:
     ("sections", "message"),
     [
         ({"data": {"train": iter(ROWS)}}, "data.train: a list_iterator has no length"),
+        ({"data": {"train": {"train": ROWS, "test": ROWS}}}, "data.train: a dict of train, test"),
         ({"data": {"train": [{"question": "?"}]}}, "neither 'messages' nor 'prompt' is there"),
         ({"data": {"train": []}}, "the data set is empty"),
         ({"data": {"train": ["2 + 2?"]}}, "data.train: row 0 is a str, expected a dict or a Task"),
@@ -155,6 +156,11 @@ def test_mistakes(config: dict[str, Any], sections: dict[str, Any], message: str
     with pytest.raises(ToolrlError) as caught:
         toolrl.rollout(config, **sections)
     assert message in str(caught.value)
+
+
+def test_a_config_is_a_file_or_a_dict() -> None:
+    with pytest.raises(ToolrlError, match="a config is a file, a run's folder or a dict, not a NoneType"):
+        toolrl.train(None)  # type: ignore[arg-type]
 
 
 class Calculator:

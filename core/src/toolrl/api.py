@@ -83,7 +83,10 @@ def _load(config: ConfigSource, overrides: Sequence[str], sections: Mapping[str,
     if isinstance(config, Mapping):
         tree, source = dict(config), "run"
     else:
-        source = os.fspath(config)
+        try:
+            source = os.fspath(config)
+        except TypeError:
+            raise ConfigError(f"a config is a file, a run's folder or a dict, not a {type(config).__name__}") from None
         moved = []
         if Path(source).is_dir():
             source, moved = str(Path(source) / "config.yaml"), place_of(Path(source))

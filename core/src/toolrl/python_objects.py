@@ -89,6 +89,10 @@ def _named(value: Any, kind: str, where: str, found: Components) -> Any:
     """What stands for a value in a config: itself, unless it is an object or names one."""
     if isinstance(value, Mapping) and "use" in value:
         return {**value, "use": _named(value["use"], kind, where, found)}
+    if kind == "datasets" and isinstance(value, Mapping) and value and all(map(_has_rows, value.values())):
+        raise ConfigError(
+            f"{where}: a dict of {', '.join(map(str, value))}", hint="Give one of them, such as data['train']."
+        )
     if value is None or isinstance(value, str | Mapping):
         return value
     try:
@@ -155,12 +159,16 @@ class RowsOptions(Options):
     fields: FieldMapping = Field(default_factory=FieldMapping, description="The columns of a row's fields.")
 
 
+def _has_rows(value: Any) -> bool:
+    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | Mapping)
+
+
 def _rows(value: Any, where: str) -> Any:
     """A factory of a task source. Raises ConfigError for what has no rows."""
     if hasattr(value, "iloc"):  # A pandas frame, whose items are columns.
         value = value.to_dict("records")
     hint = "Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, or a list of Task."
-    if not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
+    if not _has_rows(value):
         raise ConfigError(f"{where}: a {type(value).__name__} has no length and no rows by index", hint=hint)
     if len(value) and isinstance(value[0], Task):
         return lambda options, context: value
