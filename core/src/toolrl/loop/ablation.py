@@ -19,7 +19,7 @@ from typing import Any
 from toolrl.errors import ConfigError
 from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.metrics import values_by_task
-from toolrl.loop.standard_errors import standard_error
+from toolrl.loop.standard_errors import paired_difference
 from toolrl.rollouts.environment import Environment, pick_environment
 from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBoxSession
@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 _SHOWN = ("accuracy", "reward/mean", "calls/mean", "usage/cost")
 """Metrics of a condition."""
-_Z95 = 1.959963984540054
 """Half of a 95 % confidence interval, in standard errors."""
 
 Answers = Mapping[str, Mapping[str, Sequence[ToolResult]]]
@@ -95,11 +94,8 @@ async def ablate(
         found, baseline = evaluator.metrics(under), values_by_task(under)
         shown = {name: value for name, value in found.items() if name.removesuffix("/stderr") in _SHOWN}
         for name in ("accuracy", "reward/mean"):
-            error = standard_error(values[name], baseline[name])
-            if name in metrics and name in found and error is not None:
-                benefit, half = metrics[name] - found[name], _Z95 * error
-                ends = {"": benefit, "/stderr": error, "/low": benefit - half, "/high": benefit + half}
-                shown |= {f"benefit/{name}{end}": value for end, value in ends.items()}
+            benefit = paired_difference(values[name], baseline[name]) or {}
+            shown |= {f"benefit/{name}/{key}".removesuffix("/value"): value for key, value in benefit.items()}
         metrics |= {f"ablation/{condition}/{name}": value for name, value in shown.items()}
     return metrics
 

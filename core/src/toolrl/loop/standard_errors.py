@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
+from statistics import fmean
 
 Clusters = Sequence[Sequence[float]]
 """The values of each task's episodes; a task may have none."""
+_Z95 = 1.959963984540054
 
 
 def standard_error(values: Clusters, baseline: Clusters | None = None) -> float | None:
@@ -19,6 +22,16 @@ def standard_error(values: Clusters, baseline: Clusters | None = None) -> float 
     parts = zip(_deviations(values), _deviations(baseline or [()] * len(values)), strict=True)
     tasks = sum(bool(own or other) for own, other in zip(values, baseline or values, strict=True))
     return None if tasks < 2 else math.sqrt(tasks / (tasks - 1) * math.fsum((own - other) ** 2 for own, other in parts))
+
+
+def paired_difference(values: Clusters, baseline: Clusters) -> dict[str, float] | None:
+    """`value`, the difference of two means of the same tasks, its `stderr`, and `low` and `high`, the ends of its 95 %
+    confidence interval. None where fewer than two tasks have values."""
+    error = standard_error(values, baseline)
+    if error is None or not any(values) or not any(baseline):
+        return None
+    value = fmean(chain.from_iterable(values)) - fmean(chain.from_iterable(baseline))
+    return {"value": value, "stderr": error, "low": value - _Z95 * error, "high": value + _Z95 * error}
 
 
 def _deviations(values: Clusters) -> list[float]:
