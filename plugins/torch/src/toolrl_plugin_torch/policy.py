@@ -208,13 +208,7 @@ def load_policy(
     if hollow:
         return policy
     if base is not None and config.lora is None:
-        check_base(Path(source), base, fingerprints(Path(base)))
-        if ranks.distributed:
-            raise ConfigError(
-                f"model.path: {source!r} holds an adapter, and several processes can't merge it into its model",
-                hint="Merge it by `toolrl export`, or set model.lora to train it on.",
-            )
-        model = policy.model = merge_from(model, Path(source))
+        model = policy.model = _with_adapter(model, source, base, ranks)
     model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))
     _checkpoint_activations(model, config.gradient_checkpointing, device)
     if config.lora is not None:
@@ -228,6 +222,17 @@ def load_policy(
         policy.shards = ShardedModel(model, dtype, ranks, trained=True, cpu_offload=cpu_offload)
         policy.read(base or source)
     return policy
+
+
+def _with_adapter(model: Any, source: str, base: str, ranks: Ranks) -> Any:
+    """The model with the adapter of a folder merged in."""
+    check_base(Path(source), base, fingerprints(Path(base)))
+    if ranks.distributed:
+        raise ConfigError(
+            f"model.path: {source!r} holds an adapter, and several processes can't merge it into its model",
+            hint="Merge it by `toolrl export`, or set model.lora to train it on.",
+        )
+    return merge_from(model, Path(source))
 
 
 def _checkpoint_activations(model: Any, wanted: bool | str, device: torch.device) -> None:
