@@ -25,7 +25,9 @@ from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
 VOCABULARY = 151_936
 HIDDEN = 16
 EPISODES, TOKENS = 3, 150
-"""Three chunks of the head's rows, and few enough that their probabilities are kept where that is allowed."""
+"""Few enough that their probabilities are kept where that is allowed."""
+ROWS = 128
+"""Of a chunk, so that there are three."""
 
 
 class Largest(TorchDispatchMode):
@@ -74,6 +76,7 @@ def test_a_step_never_holds_all_logits(
     """With an entropy term and a KL term, which want more of a distribution than one token's probability; where
     probabilities are kept for the backward pass, and where there is no memory for it."""
     monkeypatch.setattr(logprob, "_memory", lambda device: (2**22, kept))
+    monkeypatch.setattr(logprob, "_MIN_ROWS", ROWS)
     trainer = PolicyTrainer(
         policy(tiny),
         TrainerConfig(learning_rate=1e-3, share_prefix=share, tokens_per_microbatch=EPISODES * TOKENS),
@@ -92,7 +95,8 @@ def test_a_step_never_holds_all_logits(
     check(largest)
 
 
-def test_fine_tuning_never_holds_all_logits(tiny: Any, tmp_path: Path) -> None:
+def test_fine_tuning_never_holds_all_logits(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logprob, "_MIN_ROWS", ROWS)
     settings = SftConfig(from_run="x", tokens_per_microbatch=EPISODES * TOKENS)
     trainer = SupervisedTrainer(policy(tiny), settings, tmp_path)
     with Largest() as largest:
