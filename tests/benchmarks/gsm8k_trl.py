@@ -32,7 +32,8 @@ from toolrl_plugin_math.gsm8k import Gsm8k
 from toolrl_plugin_math.options import Gsm8kDataOptions
 from toolrl_plugin_math.quantity import last_number, marked_number, stated_number
 
-PROMPTS, GROUP, TOKENS, TURNS, RATE, MICROBATCH = 16, 8, 768, 8, 1e-5, 8
+PROMPTS, GROUP, TURNS, RATE, MICROBATCH = 16, 8, 8, 1e-5, 4
+TURN_TOKENS, EPISODE_TOKENS = 256, 768
 SYSTEM = "You solve problems step by step. Use the calculator for every calculation."
 TEMPLATE = r"""\
 {%- for message in messages -%}
@@ -133,7 +134,8 @@ def main() -> None:
         learning_rate=RATE, lr_scheduler_type="constant", max_grad_norm=1.0, adam_beta2=0.95,
         num_generations=GROUP, per_device_train_batch_size=MICROBATCH,
         gradient_accumulation_steps=PROMPTS * GROUP // MICROBATCH,
-        max_completion_length=TOKENS, max_tool_calling_iterations=TURNS - 1,
+        max_completion_length=EPISODE_TOKENS, max_tool_calling_iterations=TURNS - 1,
+        generation_kwargs={"max_new_tokens": TURN_TOKENS},
         gradient_checkpointing=False, logging_steps=1, save_steps=1, save_total_limit=1, report_to=[],
         disable_tqdm=True,
     )  # fmt: skip
