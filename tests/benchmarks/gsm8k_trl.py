@@ -1,7 +1,7 @@
 """The run of docs/examples/gsm8k/grpo.yaml with the calculator by TRL's GRPOTrainer: same start, prompts, sampling,
 tool, reward and steps.
 
-    python tests/benchmarks/gsm8k_trl.py MODEL GSM8K OUTPUT [--steps 20] [--threads 2]
+    python tests/benchmarks/gsm8k_trl.py MODEL GSM8K OUTPUT [--steps 20] [--prompts 16] [--threads 2]
 
 MODEL is the folder that both start from, GSM8K the one with train.jsonl. OUTPUT gets `steps.jsonl`, a line a step with
 the mean reward, the share of right answers, calls, sampled tokens and seconds, and checkpoints, from which the same
@@ -32,7 +32,7 @@ from toolrl_plugin_math.gsm8k import Gsm8k
 from toolrl_plugin_math.options import Gsm8kDataOptions
 from toolrl_plugin_math.quantity import last_number, marked_number, stated_number
 
-PROMPTS, GROUP, TURNS, RATE, MICROBATCH = 16, 8, 8, 1e-5, 4
+GROUP, TURNS, RATE, TEMPERATURE, MICROBATCH = 8, 8, 2e-5, 0.7, 4
 TURN_TOKENS, EPISODE_TOKENS = 256, 768
 SYSTEM = "You solve problems step by step. Use the calculator for every calculation."
 TEMPLATE = r"""\
@@ -67,14 +67,14 @@ def calculator(expression: str) -> str:
 
 
 def score(completions: list[list[dict[str, Any]]], answer: list[str], **_: Any) -> list[float]:
-    """1 for the right number at the end of the final message, 0.1 for another one behind `####`."""
+    """1 for the right number at the end of the final message."""
     rewards = []
     for completion, gold in zip(completions, answer, strict=True):
         final = completion[-1]
         text = final.get("content") or "" if final["role"] == "assistant" else ""
         marked = marked_number(text)
         said = marked if marked is not None else last_number(text)
-        rewards.append(1.0 if said is not None and said == stated_number(gold) else 0.1 * (marked is not None))
+        rewards.append(float(said is not None and said == stated_number(gold)))
     return rewards
 
 
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--prompts", type=int, default=16, help="prompts of a step; each is answered eight times")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -130,10 +131,10 @@ def main() -> None:
     tokenizer.chat_template, tokenizer.response_template = TEMPLATE, qwen3_template
     arguments = trl.GRPOConfig(
         output_dir=str(options.output), seed=options.seed, max_steps=options.steps, use_cpu=True, bf16=True,
-        loss_type="dapo", epsilon=0.2, epsilon_high=0.28, beta=0.0, temperature=1.0, top_p=1.0, top_k=0,
+        loss_type="dapo", epsilon=0.2, epsilon_high=0.28, beta=0.0, temperature=TEMPERATURE, top_p=1.0, top_k=0,
         learning_rate=RATE, lr_scheduler_type="constant", max_grad_norm=1.0, adam_beta2=0.95,
         num_generations=GROUP, per_device_train_batch_size=MICROBATCH,
-        gradient_accumulation_steps=PROMPTS * GROUP // MICROBATCH,
+        gradient_accumulation_steps=options.prompts * GROUP // MICROBATCH,
         max_completion_length=EPISODE_TOKENS, max_tool_calling_iterations=TURNS - 1,
         generation_kwargs={"max_new_tokens": TURN_TOKENS},
         gradient_checkpointing=False, logging_steps=1, save_steps=1, save_total_limit=1, report_to=[],
