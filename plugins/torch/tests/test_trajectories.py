@@ -17,6 +17,7 @@ from toolrl.errors import RunStoppedError
 from toolrl.loop.ranks import ONE
 from toolrl.types import Episode, EpisodeFailure, Group, RewardEntry, Segment, Task, Trajectory, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.batch import episode_samples, pack
 from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import credit, is_flat, token_advantages
 
@@ -201,3 +202,15 @@ def test_a_critic_refuses_what_is_no_chain_of_turns(tiny: Any, tmp_path: Path) -
     trainer = tiny.trainer(tmp_path, algorithm={"preset": "ppo"})
     with pytest.raises(RunStoppedError, match="episode g#0 has 2 trajectories"):
         trainer.update([Group("g", Task("t", ()), (game(0, 1.0), game(1, -1.0)))])
+
+
+def test_what_a_trajectory_restates_is_computed_once(tiny: Any, make_episode: Any) -> None:
+    """Where it is long enough to be worth a fork."""
+    episode = make_episode((*(0,) * 50, *((1,) * 40 + (0,) * 10) * 3))
+    cut = tiny.spread(episode, range(3))
+
+    def positions(episode: Episode) -> int:
+        return sum(batch.positions for batch in pack(episode_samples(episode, 1.0), 10_000, share=True))
+
+    assert sum(len(trajectory.ids) for trajectory in cut.trajectories) == 90 + 140 + 190
+    assert positions(cut) == positions(episode) == 189
