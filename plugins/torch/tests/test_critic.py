@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from toolrl.errors import CheckpointError, ConfigError
 from toolrl.loop.ranks import ONE
 from toolrl.types import Group, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.critic import Critic
+from toolrl_plugin_torch.critic import Critic, gae, value_loss
 from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.loop.batches import FixedRows
 from toolrl_plugin_torch.loop.saver import Saver
@@ -23,6 +24,18 @@ from toolrl_plugin_torch.trainer import PolicyTrainer
 PLAIN = {"preset": "ppo", "scale": "none"}
 MASK = (0, 0, 1, 1, 0, 1)
 """Two turns, that begin at tokens 2 and 5."""
+
+
+def test_gae_by_hand() -> None:
+    """δ = 1 + 0.5 · 4 − 2 = 1 and 3 − 4 = −1; A_0 = 1 + 0.5 · 0.5 · −1."""
+    assert gae([1.0, 3.0], [2.0, 4.0], 0.5, 0.5) == [0.75, -1.0]
+
+
+def test_the_value_loss_by_hand() -> None:
+    """Errors 1, 4 and 9; held within 0.5 of the old value, the last is 2.5 away from its return: still the less."""
+    values, old, returns = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 4.0, 0.0])
+    assert value_loss(values, old, returns, None).tolist() == [0.5, 2.0, 4.5]
+    assert value_loss(values, old, returns, 0.5).tolist() == [0.5, 6.125, 4.5]
 
 
 class Setting:

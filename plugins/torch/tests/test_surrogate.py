@@ -33,6 +33,13 @@ def test_the_clip_acts_on_the_side_that_the_advantage_pushes_to() -> None:
     assert (low.tolist()[0], high.tolist()[0]) == ([True, False, False], [False, False, True])
 
 
+def test_the_dual_clip_bounds_what_a_negative_advantage_costs() -> None:
+    ratios = torch.tensor([[0.5, 2.0, 9.0]]).log()
+    clip = clip_of(0.2, 0.2, clip_dual=3.0)
+    assert clipped_surrogate(ratios, -2 * ONES, clip).tolist()[0] == pytest.approx([1.6, 4.0, 6.0])
+    assert clipped_surrogate(ratios, ONES, clip).tolist()[0] == pytest.approx([-0.5, -1.2, -1.2])
+
+
 @pytest.mark.parametrize("dual", [None, 3.0])
 @pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
 @pytest.mark.parametrize("far", [100.0, 1e4, math.inf, -100.0, -1e4, -math.inf])
