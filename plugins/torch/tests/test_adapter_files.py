@@ -111,9 +111,14 @@ def test_a_pickle_is_not_read(
     "changes",
     [
         {"r": 16},
+        {"r": 10**15},
+        {"r": "many"},
         {"peft_type": "NOTHING"},
         {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 4},
+        {"target_modules": ["k_proj", "o_proj"]},
         {"target_modules": ["q_proj"]},
+        {"target_modules": ["nope"]},
+        {"megatron_config": {"a": 1}, "megatron_core": "antigravity"},
     ],
 )
 def test_a_config_that_is_not_that_of_the_weights_is_refused(
@@ -126,11 +131,11 @@ def test_a_config_that_is_not_that_of_the_weights_is_refused(
     assert len(str(caught.value)) < 1500
 
 
-@pytest.mark.parametrize("text", ["", "{"])
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "\x00"])
 def test_a_config_that_is_none_is_named(tiny: Any, adapter: Callable[..., Path], text: str) -> None:
     file = adapter() / "adapter_config.json"
     file.write_text(text)
-    with pytest.raises(ToolrlError, match="is no whole model: it can't be read: "):
+    with pytest.raises(ToolrlError, match="adapter_config.json (is no JSON|holds no JSON object)"):
         tiny.load(file.parent)
 
 

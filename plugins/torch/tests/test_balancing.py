@@ -68,3 +68,12 @@ def test_an_update_has_its_share_of_what_the_loss_is_averaged_over(
     ]
     trainer.update([Group("g", Task("g", ()), tuple(episodes))])
     assert noting.updates == updates
+
+
+def test_whole_groups_are_dealt_where_there_are_enough() -> None:
+    groups, costs = ["a", "a", "b", "b", "c", "c"], [5, 5, 1, 1, 4, 4]
+    assert balance(groups, costs, 2, together=True) == [[0, 1], [2, 3, 4, 5]]
+    apart = balance(groups, costs, 4, together=True)
+    assert sorted(position for part in apart for position in part) == [0, 1, 2, 3, 4, 5]
+    assert max(sum(costs[position] for position in part) for part in apart) == 5
+    assert balance(["a", "a", "b"], [3, 2, 1], 5, together=True) == [[0], [1], [2]]

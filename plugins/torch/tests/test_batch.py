@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.types import MediaInput
-from toolrl_plugin_torch.batch import Sample, episode_samples, pack, supervised_sample
+from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_samples, pack, supervised_sample
 
 masks = st.lists(st.integers(0, 1), min_size=1, max_size=30).map(lambda mask: [0, *mask])
 
@@ -58,6 +58,17 @@ def test_a_sample_over_the_budget_stands_alone() -> None:
     batches = pack(samples, 8)
     assert [batch.samples for batch in batches] == [(0,), (1, 2)]
     assert batches[0].positions == 50
+
+
+def test_dtypes_and_device() -> None:
+    batch = pack([_sample([0, 1])], 8)[0]
+    assert batch.input_ids_BT.dtype == batch.attention_mask_BT.dtype == torch.int64
+    assert batch.loss_mask_BT.dtype == torch.bool
+    assert batch.rollout_logprobs_BT.dtype == batch.advantages_BT.dtype == torch.float32
+    moved = batch.to("meta")
+    assert isinstance(moved, MicroBatch)
+    assert moved.advantages_BT.device.type == "meta"
+    assert moved.samples == batch.samples
 
 
 def picture(start: int, end: int, value: float) -> MediaInput:

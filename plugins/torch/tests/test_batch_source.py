@@ -135,6 +135,20 @@ def in_flight(supply: OverlappingBatches, step: int) -> DataPosition:
 # Turns.
 
 
+async def test_each_step_takes_the_next_rows() -> None:
+    supply = turns(Rows())
+    assert [await step_of(supply, step) for step in (1, 2)] == [[0, 1], [2, 3]]
+    assert supply.position(2) == DataPosition(4)
+    assert supply.metrics() == {}
+
+
+async def test_rows_of_a_step_that_was_not_trained_on_are_taken_again() -> None:
+    supply = turns(Rows())
+    await step_of(supply, 1)
+    await supply.take(2)
+    assert supply.position(1) == DataPosition(2)
+
+
 async def test_rows_that_a_checkpoint_left_in_flight_need_a_supply_that_overlaps() -> None:
     position = DataPosition(5, pending=(1, 3))
     with pytest.raises(CheckpointError, match="2 in-flight rows") as refused:
@@ -383,6 +397,17 @@ async def test_half_of_each_step_is_trained_on_twice() -> None:
     assert await new_and_again(supply, 4) == ([8, 9], [6, 7]), "rows 4 and 5 were begun three versions ago"
     assert runner.told == list(range(10)), "each is told of once"
     assert runner.checked == 10
+    await supply.close()
+
+
+async def test_what_is_too_old_is_not_trained_on_again() -> None:
+    supply = replaying(Rows(), staleness=1, replay=0.75)
+    assert await new_and_again(supply, 1) == ([0, 1, 2, 3], [])
+    # Rows 0 to 3 are of version 0: step 2 trains version 1, step 3 version 2.
+    assert await new_and_again(supply, 2) == ([4], [0, 1, 2])
+    third = await new_and_again(supply, 3)
+    assert set(third[1]) == {4}
+    assert third[0] == [5, 6, 7], "new ones take the place of those that are missing"
     await supply.close()
 
 

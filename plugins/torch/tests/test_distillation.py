@@ -1,7 +1,9 @@
-"""On-policy distillation: the objective against exact divergences, and who is scored by which teacher."""
+"""On-policy distillation: the objective against exact divergences and against a step made by hand, and who is scored by
+which teacher."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +18,13 @@ from toolrl_plugin_torch.algorithm import AlgorithmConfig, DistillationConfig
 from toolrl_plugin_torch.batch import Sample, pack
 from toolrl_plugin_torch.loop import teachers as teachers_module
 from toolrl_plugin_torch.loop.teachers import TaughtGroups, Teachers, _check_same_words
-from toolrl_plugin_torch.objective.distillation import distillation_metrics, taught
+from toolrl_plugin_torch.objective.distillation import taught
 from toolrl_plugin_torch.objective.loss import Normaliser, policy_loss
 
 LOGITS, TEACHER = (
     torch.tensor(values, dtype=torch.float64) for values in ([0.3, -0.5, 1.1, 0.2], [-0.7, 0.9, 0.6, -1.3])
 )
-COEF = 0.7
+COEF, REWARDS, CAP, CLIP = 0.7, 0.4, 1.5, 2.0
 
 
 def settings(**fields: Any) -> DistillationConfig:
@@ -79,21 +81,84 @@ def test_the_expected_gradient_is_that_of_trl(kl_as: str) -> None:
     torch.testing.assert_close(expected_gradient(kl_as), gradient, rtol=0, atol=1e-6)
 
 
-def test_metrics_are_of_the_tokens_that_teachers_scored(tiny: Any) -> None:
-    def scored(seed: int, teacher: float | None, environment: str) -> Group:
-        (episode,) = tiny.group([1.0], seed=seed, environment=environment).episodes
-        (it,) = episode.trajectories
-        values = None if teacher is None else tuple(teacher * bit for bit in it.loss_mask)
-        trajectories = (replace(it, teacher_logprobs=values),)
-        return Group(f"g{seed}", episode.task, (replace(episode, trajectories=trajectories),))
+def with_teacher(group: Group, seed: int, *, environment: str = "default", scored: bool = True) -> Group:
+    chance, episodes = torch.Generator().manual_seed(seed), []
+    for episode in group.episodes:
+        parts = []
+        for it in episode.trajectories:
+            drawn = (-4 * torch.rand(len(it.ids), generator=chance)).tolist()
+            values = tuple(value if bit else 0.0 for value, bit in zip(drawn, it.loss_mask, strict=True))
+            parts.append(replace(it, teacher_logprobs=values if scored else None))
+        episodes.append(replace(episode, environment=environment, trajectories=tuple(parts)))
+    return replace(group, episodes=tuple(episodes))
 
-    # The policy's own log-probabilities are −0.5.
-    groups = [scored(1, -1.5, "default"), scored(2, -3.5, "math"), scored(3, None, "alone")]
-    assert distillation_metrics(groups) == {
-        "distillation/kl": 2.0, "distillation/kl_max": 3.0, "distillation/kl/default": 1.0, "distillation/kl/math": 3.0
+
+def by_hand(model: Any, groups: Sequence[Group], advantages: Sequence[Sequence[float]], kl_as: str) -> torch.Tensor:
+    """The loss of a step's only update, token by token from full logits."""
+    terms = []
+    for group, of_group in zip(groups, advantages, strict=True):
+        for episode, advantage in zip(group.episodes, of_group, strict=True):
+            for it in episode.trajectories:
+                table = model(input_ids=torch.tensor([it.ids])).logits[0].log_softmax(-1)
+                for place in (place for place, bit in enumerate(it.loss_mask) if bit):
+                    now, told = table[place - 1, it.ids[place]], it.logprobs[place]
+                    weight, credit, divergence = float((now - told).exp()), REWARDS * advantage, 0.0
+                    if it.teacher_logprobs is not None:
+                        away = (it.teacher_logprobs[place] - now.detach()).clamp(-CLIP, CLIP)
+                        if kl_as == "advantage":
+                            credit += COEF * min(max(it.teacher_logprobs[place] - told, -CLIP), CLIP)
+                        else:
+                            # Its value is k3's and its gradient (log policy − log teacher) · ∇ log policy.
+                            k3 = float(away.exp() - away - 1)
+                            divergence = weight * (k3 - float(away) * (now - now.detach()))
+                    terms.append(-min(weight, CAP) * (1 + now - now.detach()) * credit + COEF * divergence)
+    return torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("kl_as", ["advantage", "loss"])
+def test_a_step_is_the_one_made_by_hand(kl_as: str, share: bool, tiny: Any, tmp_path: Path) -> None:
+    """A group with unequal rewards, a flat one, and one of an environment without a teacher; an episode in two
+    trajectories."""
+    model = tiny.model(dtype="float64")
+    copied = copy.deepcopy(model)
+    spread = tiny.group([1.0, 0.0], seed=1)
+    spread = replace(spread, episodes=(tiny.spread(spread.episodes[0], (0, 1)), spread.episodes[1]))
+    groups = [
+        with_teacher(spread, 7),
+        with_teacher(tiny.group([0.0, 0.0], seed=2), 8, environment="math"),
+        with_teacher(tiny.group([1.0, 0.0], seed=3), 9, environment="alone", scored=False),
+    ]
+    advantage = 0.5 / (0.5**0.5 + 1e-4)
+    config = {
+        "loss_aggregation": "token_mean", "importance": {"level": "token", "cap": CAP},
+        "distillation": settings(kl_as=kl_as, reward_weight=REWARDS, clip=CLIP).model_dump(),
     }  # fmt: skip
-    assert "distillation/kl/math" not in distillation_metrics(groups[1:])
-    assert distillation_metrics(groups[2:]) == {}
+    trainer = tiny.trainer(
+        tmp_path, tiny.policy(model), config, max_grad_norm=1e9, share_prefix=share, updates_per_step=1,
+        tokens_per_microbatch=40,
+    )  # fmt: skip
+    loss = by_hand(copied, groups, [[advantage, -advantage], [0.0, 0.0], [advantage, -advantage]], kl_as)
+    copied.zero_grad()
+    loss.backward()
+    adamw = torch.optim.AdamW(copied.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    metrics = trainer.update(groups)
+    assert metrics["loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
+    adamw.step()
+    for ours, theirs in zip(model.parameters(), copied.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
+    values = [
+        own - teacher
+        for group in groups[:2]
+        for episode in group.episodes
+        for it in episode.trajectories
+        for own, teacher, bit in zip(it.logprobs, it.teacher_logprobs or (), it.loss_mask, strict=True)
+        if bit
+    ]
+    assert metrics["distillation/kl"] == pytest.approx(sum(values) / len(values))
+    assert metrics["distillation/kl_max"] == max(values)
+    assert {"distillation/kl/default", "distillation/kl/math"} <= metrics.keys()
+    assert "distillation/kl/alone" not in metrics
 
 
 class Scores:
@@ -168,6 +233,7 @@ async def test_a_teacher_that_is_down_is_asked_again_and_then_named(tiny: Any, m
 def test_another_vocabulary_is_refused() -> None:
     class Words:
         def __init__(self, *words: str) -> None:
+            self.eos_token = words[-1]
             self._words = {word: number for number, word in enumerate(words)}
 
         def get_vocab(self) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from toolrl_plugin_torch.adapters.lora import LoraAdapter
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.loop.batches import FixedRows
 from toolrl_plugin_torch.loop.saver import Saver
-from toolrl_plugin_torch.options import LoraConfig, ModelConfig
+from toolrl_plugin_torch.options import LoraConfig, ModelConfig, SftConfig
 from toolrl_plugin_torch.policy import PolicyModel, PolicyWeights
 from toolrl_plugin_torch.probe import digests
+from toolrl_plugin_torch.trainer import SupervisedTrainer
 
 peft = pytest.importorskip("peft", reason="adapters need peft: pip install toolrl[lora]")
 
@@ -73,7 +75,6 @@ def test_training_leaves_the_weights_of_the_model_alone(tiny: Any, folder: Path,
     policy = tiny.load(folder, {"rank": 4})
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     trainer = tiny.fine_tuner(tmp_path, policy, learning_rate=1e-2, weight_decay=0.1)
-    assert trainer._score.fallback is None, "no logits of all positions with an adapter either"
     losses = [trainer.update(BATCH)["loss"] for _ in range(8)]
     assert losses[-1] < losses[0]
     changed = {name for name, p in policy.model.named_parameters() if not p.equal(before[name])}
@@ -240,6 +241,11 @@ def test_targets_that_can_not_be_are_refused(tiny: Any, tmp_path: Path, targets:
     assert "base_layer" not in str(caught.value)
 
 
+def test_a_rank_that_is_too_great_is_named(tiny: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.lora: an adapter of rank 1000000000000000 can't be made"):
+        tiny.load(tiny.save(tmp_path / "model"), {"rank": 10**15})
+
+
 def test_dropout_is_refused() -> None:
     with pytest.raises(ValidationError, match="expected 0: with dropout"):
         ModelConfig(path="x", lora={"dropout": 0.05})
@@ -309,6 +315,56 @@ def test_a_critic_shares_the_models_weights_and_comes_back(tiny: Any, tmp_path: 
     whole = tiny.trainer(tmp_path, tiny.load(folder), {"preset": "ppo"})
     with pytest.raises(CheckpointError, match="critic in the checkpoint has other weights"):
         whole.load_extra_state(first.extra_state())
+
+
+def update_gradients(policy: PolicyModel, directory: Path, *, share: bool, computed: int) -> dict[str, torch.Tensor]:
+    """Of one update on BATCH, in which a layer is `computed` so often."""
+    settings = SftConfig(from_run="x", share_prefix=share, max_grad_norm=1e9)
+    trainer = SupervisedTrainer(policy, settings, directory)
+    assert trainer.shares is share
+    assert trainer._score.fallback is None, "no logits of all positions with an adapter either"
+    found: dict[str, torch.Tensor] = {}
+
+    def caught(rate: float) -> float:
+        found.update({name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None})
+        return 0.0
+
+    trainer.optimizer.step = caught  # type: ignore[method-assign]
+    passes: list[int] = []
+    handle = policy.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: passes.append(1))
+    trainer.update(BATCH)
+    handle.remove()
+    assert len(passes) == computed
+    policy.model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_gradients_do_not_depend_on_how_they_are_computed(
+    tiny: Any, tmp_path: Path, lora: dict[str, Any] | None, share: bool
+) -> None:
+    """In float64: beginnings shared or not, activations kept or computed again; and against the full logits."""
+    folder = tiny.save(tmp_path / "model", dtype="float64")
+    make = tiny.load if lora is None else partial(adapted, tiny)
+    policy, recomputing = make(folder, lora), make(folder, lora, gradient_checkpointing=True)
+    policy.model.double()
+    recomputing.model.double()
+    kept = update_gradients(policy, tmp_path, share=share, computed=1)
+    again = update_gradients(recomputing, tmp_path, share=share, computed=2)
+
+    tokens, total = 0, torch.zeros((), dtype=torch.float64)
+    for item in BATCH:
+        ids, mask = torch.tensor([item.ids]), torch.tensor(item.loss_mask).bool()
+        logprobs_BT, _ = tiny.naive(policy.model, ids, torch.ones_like(ids))
+        total, tokens = total - logprobs_BT[0][mask].sum(), tokens + int(mask.sum())
+    (total / tokens).backward()
+    full = {name: p.grad for name, p in policy.model.named_parameters() if p.grad is not None}
+    assert kept.keys() == again.keys() == full.keys() == trained_names(policy.model)
+    for name, grad in kept.items():
+        assert (again[name] - grad).abs().max() <= 1e-12, name
+        # The model's norms compute in float32 whatever its weights are in.
+        assert (full[name] - grad).abs().max() <= 1e-6, name
 
 
 def test_an_adapters_checkpoint_and_a_whole_models_are_told_apart(tiny: Any, tmp_path: Path) -> None:

@@ -109,6 +109,13 @@ def test_a_hubs_name_is_left_to_transformers(tmp_path: Path, monkeypatch: pytest
         load("owner/name")
 
 
+def test_an_attention_that_is_not_there_is_named_and_not_the_folder(folder: str) -> None:
+    with pytest.raises(ConfigError, match="model.attention: the model can't be loaded with 'abacus'") as caught:
+        load(folder, attention="abacus")
+    assert caught.value.hint is not None
+    assert "Leave it out" in caught.value.hint
+
+
 @pytest.mark.filterwarnings("error")
 def test_gradient_checkpointing_gives_the_same_gradients(folder: str) -> None:
     gradients, kept = [], {True: 0, False: 0}

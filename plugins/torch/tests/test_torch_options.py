@@ -41,6 +41,9 @@ def test_old_names_of_settings_are_read_and_remarked_on(tree: dict[str, Any], re
     assert "algorithm.loss: is called `loss_aggregation` now" in told(tree, registry, *old)
 
 
+GROUPS = ["trainer.prompts_per_step=4", "algorithm.group_size=8"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "beginnings"),
     [
@@ -55,6 +58,12 @@ def test_old_names_of_settings_are_read_and_remarked_on(tree: dict[str, Any], re
         ),
         (["algorithm.preset=reinforce_plus_plus_baseline", "algorithm.dynamic_sampling=true"], []),
         (["algorithm.preset=dapo", "algorithm.dynamic_sampling=true"], []),
+        (["trainer.updates_per_step=33", *GROUPS], ["trainer.updates_per_step 33: a step has 32 episodes"]),
+        (["trainer.updates_per_step=32", *GROUPS], []),
+        (["trainer.offload=[reference]"], ["trainer.offload: reference: there is none, as algorithm.kl_coef is 0"]),
+        (["trainer.offload=[reference]", "algorithm.kl_coef=0.1"], []),
+        (["trainer.offload=[critic, optimizer]"], ["trainer.offload: critic: there is none in this algorithm"]),
+        (["trainer.offload=[critic]", "algorithm.preset=ppo"], []),
         (["rollout.max_staleness=2"], ["rollout.max_staleness 2: stale samples"]),
         (["rollout.max_staleness=2", "algorithm.old_logprobs=sampled"], []),
         (["rollout.max_staleness=2", "algorithm.importance={}"], []),
@@ -238,14 +247,21 @@ def _adapter_of_a_cut_model(model: Path) -> None:
     (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model.parent / "base")}))
 
 
+def _lacking(model: Path) -> None:
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-2.safetensors"}}')
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
         (lambda model: None, None),
         (_cut, "model.safetensors is broken or cut off"),
         (_adapter_of_a_cut_model, "model.safetensors is broken or cut off"),
+        (_lacking, "names model-2.safetensors, which isn't there"),
         (lambda model: (model / "model.safetensors").unlink(), "it has no weights"),
-        (lambda model: (model / "config.json").rename(model / "adapter_config.json").write_text("{"), "can't be read"),
+        (lambda model: (model / "tokenizer.json").unlink(), "it has no tokenizer"),
+        (lambda model: (model / "config.json").write_bytes(b"\xff\xfe{"), "config.json is no JSON"),
+        (lambda model: (model / "config.json").write_text("[" * 100_000), "config.json is no JSON"),
         (lambda model: [file.unlink() for file in model.iterdir()], "has no config.json; it holds: nothing"),
     ],
 )

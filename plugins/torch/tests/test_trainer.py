@@ -230,6 +230,20 @@ def test_what_is_measured_does_not_depend_on_what_else_the_loss_holds(
     assert {"entropy", "importance/rejected", "clip/low", "logprob_mismatch/mean", "ratio/max"} <= found[0].keys()
 
 
+def test_the_mismatch_is_the_distance_to_the_engine(setting: Setting) -> None:
+    policy = setting.policy()
+    group = setting.group([1.0, 0.0])
+    episodes = []
+    for episode, shift in zip(group.episodes, (0.0, 0.25), strict=True):
+        values = iter((setting.logprobs(policy.model, episode).detach() + shift).tolist())
+        logprobs = tuple(next(values) if bit else 0.0 for bit in episode.loss_mask)
+        episodes.append(setting.episode(episode.ids, episode.loss_mask, episode.reward, logprobs=logprobs))
+    metrics = setting.trainer(policy).update([Group(group.id, group.task, tuple(episodes))])
+    assert metrics["logprob_mismatch/max"] == pytest.approx(0.25, abs=1e-5)
+    counts = [episode.sampled_tokens for episode in episodes]
+    assert metrics["logprob_mismatch/mean"] == pytest.approx(0.25 * counts[1] / sum(counts), abs=1e-5)
+
+
 def test_bfloat16_trains_on_float32_masters(setting: Setting) -> None:
     policy = setting.policy("bfloat16")
     trainer = setting.trainer(policy, {"preset": "grpo", "kl_coef": 0.01}, learning_rate=1e-4, updates_per_step=2)
@@ -300,6 +314,31 @@ def test_a_step_that_breaks_half_way_is_not_whole(setting: Setting, monkeypatch:
     monkeypatch.setattr(trainer.optimizer, "step", step)
     trainer.update(groups)
     assert (trainer.step, trainer.whole) == (1, True)
+
+
+async def test_freed_memory_is_given_back_before_an_engine_wakes(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine in another process can't have what this one's allocator keeps."""
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: order.append("empty_cache"))
+    trainer = setting.trainer(setting.policy())
+
+    class Engine:
+        async def rest(self) -> None:
+            order.append("sleep")
+
+        async def update_weights(self, weights: Any, version: int) -> None:
+            order.append(f"wake_up {weights.version}")
+
+    update = trainer.update
+    monkeypatch.setattr(trainer, "update", lambda groups: [order.append("update"), update(groups)][1])
+    engine, groups = Engine(), [setting.group([1.0, 0.0])]
+    for step in (1, 2):  # As the loop does.
+        await engine.rest()
+        trainer.update(groups)
+        await engine.update_weights(trainer.weights(), step)
+    assert order == [event for step in (1, 2) for event in ("sleep", "update", "empty_cache", f"wake_up {step}")]
 
 
 def test_memory_that_ran_out_says_what_to_make_smaller() -> None:

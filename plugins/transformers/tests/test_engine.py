@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import random
 import threading
 from typing import Any
@@ -52,6 +53,32 @@ async def test_a_stop_string_ends_a_row_with_the_token_that_completes_it(
     assert [g.finish for g in got] == ["stop", "stop", "stop", "length"]
 
 
+async def test_stop_ids_win_and_are_kept(qwen3: Any, engine: Any) -> None:
+    async with engine(qwen3) as running:
+        free = await running.generate([1, 2, 3], Sampling(30, seed=3), session="a")
+        stop = free.ids[7]
+        held = await running.generate([1, 2, 3], Sampling(30, seed=3, stop_token_ids=(stop, 9999)), session="b")
+    assert held.ids == free.ids[: free.ids.index(stop) + 1]
+    assert (held.finish, held.stopped_by) == ("stop", stop)
+
+
+async def test_a_seeded_sample_is_the_same_whatever_else_runs(qwen3: Any, engine: Any) -> None:
+    sampling = Sampling(24, seed=11, temperature=0.9)
+
+    async with engine(qwen3) as running:
+        alone = await running.generate([5, 6, 7], sampling, session="alone")
+        others = [
+            asyncio.create_task(running.generate([i, 1], Sampling(5 + i % 30), session=str(i))) for i in range(40)
+        ]
+        await asyncio.sleep(0.01)
+        among = await running.generate([5, 6, 7], sampling, session="among")
+        other_seed = await running.generate([5, 6, 7], Sampling(24, seed=12, temperature=0.9), session="x")
+        await asyncio.gather(*others)
+    assert among.ids == alone.ids
+    assert among.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+    assert other_seed.ids != alone.ids
+
+
 def test_unseeded_samples_follow_the_run_seed(qwen3: Any, generate: Any) -> None:
     requests = [([5, 6], Sampling(8))] * 4
     first, again, other = ([got.ids for got in generate(qwen3, *requests, seed=seed)] for seed in (1, 1, 2))
@@ -88,6 +115,21 @@ async def test_many_episodes_of_many_turns(
             assert got.logprobs == pytest.approx(plain_logprobs(qwen3, prompt, got.ids, temperature), abs=1e-4)
     reused = sum(got.cached for turns in episodes for _, got, _ in turns[1:])
     assert reused > 0
+
+
+async def test_cancelling_frees_the_place(qwen3: Any, engine: Any) -> None:
+    async with engine(qwen3, max_batch=1) as running:
+        long = asyncio.create_task(running.generate([1], Sampling(250, seed=1), session="long"))
+        waiting = asyncio.create_task(running.generate([2], Sampling(250, seed=1), session="waiting"))
+        await asyncio.sleep(0.02)
+        long.cancel()
+        waiting.cancel()
+        short = await running.generate([3], Sampling(2, seed=1), session="short")
+        outcomes = await asyncio.gather(long, waiting, return_exceptions=True)
+        again = await running.generate([1], Sampling(3, seed=1), session="long")
+    assert len(short.ids) == 2
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+    assert len(again.ids) == 3
 
 
 async def test_closing_a_session_frees_its_cache_and_fails_what_it_runs(qwen3: Any, engine: Any) -> None:
@@ -265,6 +307,12 @@ def test_the_module_comes_back_in_training_mode(build: Any, sizes: Any, generate
         ([-1], Sampling(3), "id -1"),
         ([1] * 250, Sampling(10), "256"),
         ([1], Sampling(0), "max_new_tokens"),
+        ([1], Sampling(3, temperature=-1.0), "temperature"),
+        ([1], Sampling(3, temperature=math.nan), "temperature"),
+        ([1], Sampling(3, temperature=math.inf), "temperature"),
+        ([1], Sampling(3, seed=-1), "seed"),
+        ([1.0, 2], Sampling(3), "no token id"),
+        ([1, None], Sampling(3), "no token id"),
         ([1] * 60, Sampling(60), "cache_tokens"),
         ([1], Sampling(3, stop=("x",)), "tokenizer"),
     ],

@@ -217,3 +217,5 @@ def test_a_part_cuts_no_picture(model: Any) -> None:
     assert pictures.cut(0, start + 1) == start
     assert pictures.cut(start, start + 1) == end
     assert pictures.cut(0, end) == end
+    with pytest.raises(EngineError, match="cut"):
+        pictures.within(0, start + 1)

@@ -17,7 +17,7 @@ from vllm_help import listening
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
 from toolrl.types import Generation, Sampling
-from toolrl_plugin_vllm import completions
+from toolrl_plugin_vllm import client, completions
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
 from toolrl_plugin_vllm.server import OpenaiEngine
 from toolrl_testing.fakes import FakeWeights
@@ -135,9 +135,12 @@ def test_an_answer_is_read() -> None:
         ({"choices": []}, r"choices\.0\.token_ids: Field required .*got {'choices'"),
         (answer(token_ids=["5"]), r"choices\.0\.token_ids\.0: .* valid integer"),
         (answer(logprobs=None), "2 tokens and 0 log-probabilities"),
+        (answer(logprobs={"token_logprobs": [-1.0, None]}), r"token_logprobs\.1: .* valid number"),
         (answer(logprobs={"token_logprobs": [-1.0, math.nan]}), "finite number"),
+        (answer(logprobs={"token_logprobs": [-1.0, -math.inf]}), "finite number"),
         (answer(logprobs={"token_logprobs": [-1.0, 0.7]}), r"gave token 1 .* log-probability 0\.7"),
         (answer(finish_reason="tool_calls"), "'tool_calls'"),
+        (answer(finish_reason="stop", stop_reason=[1]), r"stop_reason"),
     ],
 )
 def test_an_answer_that_holds_no_sample_is_refused(given: Any, message: str) -> None:
@@ -318,9 +321,11 @@ async def test_cancelled_and_closed_requests_close_their_connections() -> None:
         (web.Response(status=500, text="out of memory"), "answered 500: out of memory"),
         (web.Response(text="<html>"), "no JSON: <html>"),
         (web.Response(status=302, headers={"Location": "/x"}), "answered 302: nothing"),
+        (web.Response(body=b"x" * 4096), "more than 0 MiB"),
     ],
 )
-async def test_a_servers_fault_is_told(reply: web.Response, message: str) -> None:
+async def test_a_servers_fault_is_told(reply: web.Response, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LONGEST", 2048)
     async with serving() as server, started(server) as engine:
         server.reply = reply
         with pytest.raises(EngineError, match=message):

@@ -234,6 +234,7 @@ async def test_cancelled_and_closed_requests_are_aborted(engine: Any) -> None:
         (PROMPT, Sampling(4, temperature=-1.0), "expected 0 or more"),
         (PROMPT, Sampling(4, top_p=0.0), "refuses"),
         ((5, 100000), Sampling(4), "refuses"),
+        ((5, "x"), Sampling(4), "no token id"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_and_the_engine_goes_on(

@@ -83,12 +83,15 @@ def test_who_receives_weights_in_a_rollout_worker() -> None:
     assert [VllmEngineOptions(**each).weight_receivers for each in options] == [1, 1, 4, 0]
 
 
-def test_an_argument_that_vllm_does_not_know_is_named() -> None:
+def test_an_argument_that_vllm_does_not_know_is_named_with_the_nearest() -> None:
     pytest.importorskip("vllm")
     from toolrl_plugin_vllm.build import _engine
 
-    with pytest.raises(ConfigError, match="EngineArgs doesn't take these: .*kv_cache_dtpe") as caught:
+    with pytest.raises(ConfigError, match="EngineArgs doesn't take 'kv_cache_dtpe'") as caught:
         _engine({"model": "x", "kv_cache_dtpe": "auto"})
+    assert caught.value.hint == "Did you mean 'kv_cache_dtype'?"
+    with pytest.raises(ConfigError) as caught:
+        _engine({"model": "x", "zzz": 1})
     assert caught.value.hint == "vLLM's documentation has their names."
 
 

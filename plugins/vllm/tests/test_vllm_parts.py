@@ -19,6 +19,7 @@ from toolrl.types import Sampling
 from toolrl_plugin_vllm import build, check, packages, requests
 from toolrl_plugin_vllm.engine import VllmEngine
 from toolrl_plugin_vllm.options import OWNED, VllmEngineOptions
+from toolrl_plugin_vllm.token_engine import plain_ids
 from toolrl_testing.fakes import FakeWeights
 
 
@@ -80,6 +81,9 @@ def test_a_log_probability_a_hair_above_nothing_is_nothing() -> None:
     ("made", "message"),
     [
         (output([5, 6], logprobs=[{5: Logprob(-1.0)}]), "2 tokens and 1 log-probabilities"),
+        (output([5], logprobs=None), "1 tokens and 0 log-probabilities"),
+        (output([5, 6], logprobs=[{5: Logprob(-1.0)}, {6: Logprob(0.7)}]), r"gave token 1 .* log-probability 0\.7"),
+        (output([5], finish_reason="error"), "'error'"),
         (output([5, 6], weight_versions=[Span("0", 0, 1)]), "1 of 2"),
         (output([5, 6], weight_versions=None), "0 of 2"),
     ],
@@ -101,6 +105,12 @@ def test_spans_give_every_token_its_version(lengths: list[int]) -> None:
     if start:
         # What came after a stop string was dropped, while the last span still counts it.
         assert requests.versions(spans, start - 1) == tuple(wanted[:-1])
+
+
+@pytest.mark.parametrize("prompt", [["a"], [1, None], [1.5]])
+def test_a_prompt_is_integers(prompt: list[Any]) -> None:
+    with pytest.raises(EngineError, match="no token id"):
+        plain_ids(prompt)
 
 
 def test_what_vllm_gets_on_a_cpu_and_on_a_gpu() -> None:

@@ -214,8 +214,13 @@ def test_an_answer_is_read() -> None:
         (None, "can't be read: .* valid dictionary"),
         ({"text": "x"}, r"meta_info\.output_token_logprobs: Field required"),
         (answer(output_token_logprobs=[[-1.0]]), r"output_token_logprobs\.0\.1: Field required"),
+        (answer(output_token_logprobs=[[None, 5, None]]), "valid number"),
         (answer(output_token_logprobs=[[-math.inf, 5, None]]), "finite number"),
         (answer(output_token_logprobs=[[-1.0, 5, None]]), "other tokens"),
+        (answer(output_token_logprobs=[[0.7, 5, None], [-1.5, 6, None]]), r"gave token 0 .* log-probability 0\.7"),
+        (answer(output_token_logprobs=[[-0.5, 5.5, None], [-1.5, 6, None]]), "valid integer"),
+        (answer(finish_reason=None), "None"),
+        (answer(finish_reason={"type": "stop", "matched": [1, 2]}), "matched"),
         (answer(finish_reason={"type": "abort", "message": "too long", "status_code": 400}), "refuses .* too long"),
     ],
 )

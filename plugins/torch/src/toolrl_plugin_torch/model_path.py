@@ -17,6 +17,8 @@ from toolrl.runs.folder import run_and_checkpoint
 from toolrl_common.hub import check_on_hub
 
 _CONFIGS = ("config.json", "adapter_config.json")
+_TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
+"""How names of a tokenizer's files begin."""
 
 
 def missing_model(path: str) -> str | None:
@@ -39,8 +41,8 @@ def _problem(source: str) -> str | None:
         return None
     try:
         fault = next(_faults(Path(source)), None)
-    except (OSError, ValueError) as error:
-        fault = f"it can't be read: {error}"
+    except OSError as error:
+        fault = f"it can't be read: {error.strerror or error}"
     return fault and f"{source!r} is no whole model: {fault}"
 
 
@@ -69,18 +71,21 @@ def _missing_checkpoint(run: Path, name: str) -> str | None:
 
 
 def _faults(folder: Path) -> Iterator[str]:
-    """What a model's folder lacks: a config, or whole weights. Raises OSError, and ValueError for what is no JSON."""
+    """What a model's folder lacks: a config, whole weights, a tokenizer. Raises OSError."""
     inside = sorted(path.name for path in folder.iterdir())
     holds = f"; it holds: {', '.join(inside[:12]) or 'nothing'}"
     config = next((folder / name for name in _CONFIGS if name in inside), None)
     if config is None:
         yield f"it has no config.json{holds}"
         return
+    yield from _not_an_object(config)
     yield from _broken_weights(folder, inside)
     if not any(name.endswith((".safetensors", ".bin")) for name in inside):
         yield f"it has no weights, model.safetensors{holds}"
     if config.name == _CONFIGS[1]:
         yield from _broken_base(json.loads(config.read_bytes()).get("base_model_name_or_path"))
+    elif not any(name.startswith(_TOKENIZERS) for name in inside):
+        yield f"it has no tokenizer{holds}"
 
 
 def _broken_base(base: Any) -> Iterator[str]:
@@ -95,8 +100,23 @@ def _broken_base(base: Any) -> Iterator[str]:
         yield problem.removeprefix("model.path: ")
 
 
+def _not_an_object(file: Path) -> Iterator[str]:
+    try:
+        if not isinstance(json.loads(file.read_bytes()), dict):
+            yield f"{file.name} holds no JSON object"
+    except (ValueError, RecursionError) as error:
+        yield f"{file.name} is no JSON: {error}"
+
+
 def _broken_weights(folder: Path, inside: Sequence[str]) -> Iterator[str]:
-    """Which safetensors file of a folder is cut off, as after a download that broke."""
+    """Which safetensors file of a folder is missing or cut off."""
+    index = folder / "model.safetensors.index.json"
+    if index.name in inside:
+        yield from _not_an_object(index)
+        shards = json.loads(index.read_bytes()).get("weight_map", {})
+        lacking = sorted({str(name) for name in shards.values()} - set(inside)) if isinstance(shards, dict) else []
+        if lacking:
+            yield f"{index.name} names {lacking[0]}, which isn't there"
     if importlib.util.find_spec("safetensors") is None:
         return
     from safetensors import SafetensorError, safe_open

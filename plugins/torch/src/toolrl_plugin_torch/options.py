@@ -199,6 +199,7 @@ class TorchOptions(Frame):
     def remarks(cls, config: Config) -> Iterator[str]:
         """Remarks on settings whose effect may surprise, a line each."""
         algorithm: Any = config.algorithm
+        trainer: Any = config.trainer
         for name in ("drop_flat_groups", "dynamic_sampling", "difficulty"):
             learns = algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic")
             cause = "distillation" if algorithm.distillation else f"the baseline {algorithm.baseline}"
@@ -209,6 +210,13 @@ class TorchOptions(Frame):
             yield (
                 f"rollout.max_staleness {stale}: stale samples are trained on as if the policy had just drawn them; "
                 "set `algorithm.importance: {}` to weigh them"
+            )
+        episodes = trainer.prompts_per_step * algorithm.group_size
+        if trainer.updates_per_step > episodes:
+            yield (
+                f"trainer.updates_per_step {trainer.updates_per_step}: a step has {episodes} episodes "
+                f"({trainer.prompts_per_step} prompts_per_step × group_size {algorithm.group_size}), so there are no "
+                "more updates than that"
             )
         if algorithm.group_size < 2 and algorithm.advantage is not None and not algorithm.distillation:
             yield (
@@ -221,6 +229,10 @@ class TorchOptions(Frame):
                 f"algorithm.kl_in: with scale {algorithm.scale}, in groups of equal rewards the divergence alone is "
                 "compared, whatever kl_coef is; set scale to none, or drop_flat_groups"
             )
+        if "reference" in trainer.offload and not algorithm.has_reference and algorithm.policy_loss is None:
+            yield "trainer.offload: reference: there is none, as algorithm.kl_coef is 0 and algorithm.reference not set"
+        if "critic" in trainer.offload and algorithm.baseline != "critic":
+            yield "trainer.offload: critic: there is none in this algorithm"
 
     @classmethod
     def missing(cls, config: Config, data: Collection[str]) -> Iterator[str]:

@@ -203,7 +203,7 @@ def load_policy(
     except ConfigError:
         raise
     except Exception as error:
-        raise _load_error("model", base or source, error) from error
+        raise _load_error("model", base or source, error, config.attention) from error
     policy = PolicyModel(model, tokenizer, source, device, dtype, processor, ranks=ranks, compile=config.compile)
     if hollow:
         return policy
@@ -334,5 +334,10 @@ def _without_dropout(config: Any) -> Any:
     return config
 
 
-def _load_error(what: str, source: str, error: Exception) -> ConfigError:
+def _load_error(what: str, source: str, error: Exception, attention: str | None = None) -> ConfigError:
+    if attention is not None and any(word in str(error).lower() for word in ("attn", "attention")):
+        return ConfigError(
+            f"model.attention: the model can't be loaded with {attention!r}: {first_line(error)}",
+            hint="Leave it out for transformers' default, or install what it needs.",
+        )
     return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first_line(error)}")

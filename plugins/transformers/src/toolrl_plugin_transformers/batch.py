@@ -26,6 +26,7 @@ import torch
 from toolrl.errors import EngineError
 from toolrl.types import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
+from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import RowSettings, sample
@@ -120,6 +121,16 @@ class Batch:
         self._set_rows([])
         for session in self.store:
             self.store.drop(session)
+
+    def bind(self, module: Any) -> None:
+        """Use this module from now on. One of the same shape only; the usual case is the one there is."""
+        if module is not self.runner.module:
+            self.leave()
+            runner = ModelRunner(module, sampled_ids=self.runner.ids, routes=self.runner.routers is not None)
+            if runner.shape != self.runner.shape or runner.vocabulary != self.runner.vocabulary:
+                raise EngineError(f"the new weights are another model's: {runner.shape}, not {self.runner.shape}")
+            verify(runner)
+            self.runner = runner
 
     def take_over(self, module: Any) -> None:
         """Copy another module's weights into this one's. Raises EngineError for another model's."""

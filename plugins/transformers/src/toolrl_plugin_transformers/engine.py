@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
+import operator
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -122,7 +124,7 @@ class TransformersEngine:
     ) -> Generation:
         """Sample after `prompt`. One generation a session at a time. Raises EngineError."""
         worker = self._started()
-        request = self._request(worker.batch, list(map(int, prompt)), sampling, session, media)
+        request = self._request(worker.batch, _plain_ids(prompt, session), sampling, session, media)
         if session in self._busy:
             raise EngineError(f"session {session!r} is generating already", hint="Use one session an episode.")
         self._busy.add(session)
@@ -136,7 +138,7 @@ class TransformersEngine:
     ) -> list[float]:
         """See ScoresTokens: by a forward pass of the model itself, with what else waits. Raises EngineError."""
         worker = self._started()
-        text = Text(list(map(int, ids)), start, temperature, tuple(media))
+        text = Text(_plain_ids(ids, "score"), start, temperature, tuple(media))
         problem = text.problem(worker.batch.runner)
         if problem is not None:
             raise EngineError(problem)
@@ -178,8 +180,8 @@ class TransformersEngine:
             if self._own:
                 worker.batch.take_over(module)
                 self._check_copy(worker.batch.runner.module, module, version)
-            elif module is not worker.batch.runner.module:
-                raise EngineError("the new weights are another module's than the engine was started with")
+            else:
+                worker.batch.bind(module)
             worker.batch.refresh(version)
 
         await worker.call(update)
@@ -214,6 +216,16 @@ class TransformersEngine:
         return self._worker
 
 
+def _plain_ids(prompt: Sequence[int], session: str) -> list[int]:
+    """The prompt as plain ints: a bool or a float would fail the step of all requests. Raises EngineError."""
+    try:
+        return list(map(operator.index, prompt))
+    except TypeError as error:
+        raise EngineError(
+            f"the prompt holds something that is no token id: {error}", where=f"session {session!r}"
+        ) from None
+
+
 def _problem(batch: Batch, prompt: list[int], sampling: Sampling) -> str | None:
     """What makes a request impossible, or None."""
     vocabulary, positions = batch.runner.vocabulary, batch.runner.max_positions
@@ -225,6 +237,10 @@ def _problem(batch: Batch, prompt: list[int], sampling: Sampling) -> str | None:
         return f"the prompt holds id {wrong}, but the model's vocabulary has {vocabulary} entries"
     if sampling.max_new_tokens < 1:
         return f"max_new_tokens is {sampling.max_new_tokens}, it must be at least 1"
+    in_range = 0 <= sampling.temperature < math.inf and 0 < sampling.top_p <= 1 and 0 <= sampling.min_p <= 1
+    if not in_range or min(sampling.top_k, sampling.seed or 0) < 0:
+        limits = "temperature ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1, top_k ≥ 0, seed ≥ 0"
+        return f"sampling out of range: {sampling}; {limits}"
     if positions is not None and longest > positions:
         return f"{len(prompt)} prompt tokens and {sampling.max_new_tokens} new ones exceed the model's {positions}"
     if longest > batch.cache_tokens:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import difflib
 import os
 import random
 import signal
@@ -161,10 +163,13 @@ def _engine(given: dict[str, Any], device: int = 0) -> Any:
     try:
         settings = EngineArgs(**given)
     except TypeError as error:
+        known = [field.name for field in dataclasses.fields(EngineArgs)]
+        unknown = [name for name in given if name not in known]
+        near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
         raise ConfigError(
-            f"vLLM's EngineArgs doesn't take these: {error}",
+            f"vLLM's EngineArgs doesn't take {', '.join(map(repr, unknown)) or error}",
             where="engine.options.engine_args",
-            hint="vLLM's documentation has their names.",
+            hint=f"Did you mean {' and '.join(map(repr, near))}?" if near else "vLLM's documentation has their names.",
         ) from error
     variables = PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(get_num_threads()))}
     if given.get("distributed_executor_backend") == "external_launcher":

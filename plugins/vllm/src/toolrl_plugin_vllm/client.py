@@ -9,6 +9,8 @@ import aiohttp
 
 from toolrl.errors import EngineError
 
+LONGEST = 256 << 20
+"""Bytes of an answer: the log-probabilities of a long prompt are some megabytes."""
 _SHOWN = 300
 
 
@@ -45,7 +47,7 @@ class Client:
         address, method = f"{self.url}{path}", "GET" if body is None else "POST"
         try:
             async with self._session.request(method, address, json=body, allow_redirects=False) as response:
-                said = await response.read()
+                said = await self._read(response, address)
         except TimeoutError:
             raise EngineError(
                 f"{address} gave no answer in {self._timeout:g} seconds", hint="Raise engine.options.timeout_seconds."
@@ -64,6 +66,15 @@ class Client:
             return json.loads(said)
         except ValueError as error:
             raise EngineError(f"{address} answered with what is no JSON: {_excerpt(said)}") from error
+
+    async def _read(self, response: aiohttp.ClientResponse, address: str) -> bytes:
+        parts, size = [], 0
+        async for part in response.content.iter_chunked(1 << 20):
+            size += len(part)
+            if size > LONGEST:
+                raise EngineError(f"{address} answered with more than {LONGEST >> 20} MiB")
+            parts.append(part)
+        return b"".join(parts)
 
 
 def _excerpt(said: bytes) -> str:

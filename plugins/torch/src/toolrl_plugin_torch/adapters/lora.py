@@ -75,6 +75,11 @@ class LoraAdapter:
                 f"model.lora.target_modules: {_in_short(error)}",
                 hint=f"Give all-linear, or names of this model's linear layers: {names}.",
             ) from error
+        except RuntimeError as error:
+            raise ConfigError(
+                f"model.lora: an adapter of rank {config.rank} can't be made: {_in_short(error)}",
+                hint="Set a lower model.lora.rank; 8 to 64 is usual.",
+            ) from error
         adapter = cls(wrapped, base)
         if without_data:
             adapter._draw()
@@ -253,8 +258,11 @@ def check_base(folder: Path, base: str, prints: Mapping[str, str]) -> None:
     file = folder / BASE_FILE
     if not file.is_file() or not prints:
         return
-    written = json.loads(file.read_text(encoding="utf-8"))
-    name, files = written["base"], written["files"]
+    try:
+        written = json.loads(file.read_text(encoding="utf-8"))
+        name, files = str(written["base"]), dict(written["files"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"it can't be read: {type(error).__name__}: {error}", where=str(file)) from error
     if files != prints:
         other = sorted(key for key in {*files, *prints} if files.get(key) != prints.get(key))
         raise CheckpointError(
@@ -323,9 +331,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     """adapter_config.json. Raises ConfigError."""
     file = folder / CONFIG_FILE
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no mapping")
         return found
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"the adapter's config can't be read: {error}", where=str(file)) from error
 
 

@@ -212,6 +212,15 @@ def _check_same_words(student: Any, teacher: PolicyModel, where: str) -> None:
             f"vocabulary: {token!r} is {number} for the policy and {theirs.get(token, 'none')} for the teacher",
             hint="Take a teacher with the policy's tokenizer, usually one of the same family.",
         )
+    for what, name in (("end of a text", "eos_token"), ("chat template", "chat_template")):
+        if getattr(student.tokenizer, name, None) != getattr(teacher.tokenizer, name, None):
+            _log.warning(
+                "%s: its tokenizer has another %s (%s) than the policy's. It scores the policy's prompts and ends of "
+                "turns as they are, so check that it knows them",
+                where,
+                what,
+                name,
+            )
 
 
 async def _check_same_ids(tokenizer: Any, engine: Any, where: str) -> None:

@@ -284,5 +284,5 @@ def _check_credit(value: Credit, episode: Episode, label: str) -> None:
                 )
             numbers += of_tokens
     for number in numbers:
-        if not isinstance(number, int | float) or not math.isfinite(number):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise RewardError(f"{label} gave {number!r:.40} for {episode.id}, expected a finite number")
