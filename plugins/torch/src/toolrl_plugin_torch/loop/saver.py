@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolrl.config.model import save_seconds
 from toolrl.config.paths import format_path
@@ -29,7 +29,9 @@ from toolrl.loop.checkpoints import (
 )
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl_plugin_torch.loop.batches import DataPosition, KeepsPosition
-from toolrl_plugin_torch.loop.trainer import Trainer
+
+if TYPE_CHECKING:
+    from toolrl_plugin_torch.base_trainer import BaseTrainer
 
 _log = logging.getLogger(__name__)
 _FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
@@ -42,7 +44,7 @@ _FREE_KEYS = ("use", "save_every", "keep_checkpoints", "keep_best", "offload")
 class Saver:
     """Checkpoints of one run."""
 
-    trainer: Trainer
+    trainer: BaseTrainer
     directory: Path
     """The run's folder of checkpoints."""
     keep: int
