@@ -133,14 +133,6 @@ class TestExactness:
         scores = {score for _, score in index.numbers("same words", 500)}
         assert len(scores) == 1
 
-    def test_a_search_leaves_nothing_for_the_next(self, tmp_path: Path) -> None:
-        texts = zipf_texts(500, 20, 400, seed=3)
-        index = build(texts, tmp_path / "index")
-        alone = {query: index.numbers(query, 5) for query in texts[:20]}
-        for query in reversed(texts[:20]):
-            assert index.numbers(query, 5) == alone[query]
-        assert all(not sums.any() for sums in index._sums)
-
     def test_threads(self, tmp_path: Path) -> None:
         texts = zipf_texts(800, 20, 600, seed=4)
         index = build(texts, tmp_path / "index")
