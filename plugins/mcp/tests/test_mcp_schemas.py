@@ -74,21 +74,26 @@ def test_schemas_that_refer_to_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "problem"),
     [
-        {"properties": {"a": {"$ref": "https://example.com/a"}}},
-        {"properties": {"a": {"$ref": "#anchor"}}},
-        {"properties": {"a": {"type": 7}}},
-        {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}},
-        {"allOf": [{"$ref": "#"}]},
+        ({"properties": {"a": {"$ref": "https://example.com/a"}}}, "isn't in it"),
+        ({"properties": {"a": {"$ref": "#anchor"}}}, "isn't in it"),
+        ({"properties": {"a": {"type": 7}}}, "no JSON Schema"),
+        ({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}, "to itself without end"),
+        ({"allOf": [{"$ref": "#"}]}, "to itself without end"),
     ],
 )
-def test_schemas_that_can_not_be_used_check_nothing(schema: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_schemas_that_can_not_be_used_check_nothing(
+    schema: dict[str, Any], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
     check(schema, x={"x": {"x": 1}}, a={"anything": [1]})
-    assert "server: tool: its arguments aren't checked" in caplog.text
+    assert problem in caplog.text
 
 
-def test_a_name_with_line_breaks_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    tools = [{"name": "a\nERROR b", "inputSchema": {"properties": {"a": {"type": 7}}}}]
-    make_catalog({"server": Listing(tools)}, McpOptions.model_validate({"servers": {"server": {"command": "x"}}}))
+def test_a_description_that_is_too_long_and_a_name_with_line_breaks(caplog: pytest.LogCaptureFixture) -> None:
+    tools = [{"name": "a\nERROR b", "description": "d" * 50_000, "inputSchema": {"properties": {"a": {"type": 7}}}}]
+    options = McpOptions.model_validate({"servers": {"server": {"command": "x"}}})
+    (entry,) = make_catalog({"server": Listing(tools)}, options).entries.values()
+    assert len(entry.spec.description) < 20_100
+    assert entry.spec.description.endswith("[30000 characters left out]")
     assert "server: a?ERROR b: its arguments aren't checked" in caplog.text

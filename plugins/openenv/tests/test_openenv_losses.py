@@ -133,6 +133,11 @@ def second(answer: Any) -> Any:
     return lambda env, message: answer if steps_of(message) and env.count == 1 else None
 
 
+def twice(env: Any, message: Any) -> Any:
+    """Gives the first step's answer twice."""
+    return [env.step(message["data"])] * 2 if steps_of(message) and env.count == 0 else None
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -140,6 +145,7 @@ def second(answer: Any) -> Any:
         (second('{"type": "observation", "data": {"observation": {}, "reward": NaN}}'), "finite"),
         (second(error("SESSION_ERROR", "the environment is gone")), "the environment is gone"),
         (second({"type": "state", "data": {}}), "state"),
+        (twice, "no request asked for"),
     ],
 )
 async def test_nonsense_in_the_midst_of_an_episode_fails_it(script: Any, said: str) -> None:

@@ -26,6 +26,8 @@ from toolrl_plugin_mcp.schemas import usable_schema
 MAX_NAME = 64
 MAX_TOOLS = 500
 """Each stands in every prompt, and has a schema that is checked."""
+MAX_DESCRIPTION = 20_000
+"""Characters. A longer description loses its end, with a note: it is part of every prompt."""
 _BAD = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger(__name__)
 
@@ -167,6 +169,9 @@ def _aliases(entries: Mapping[str, CatalogEntry]) -> dict[str, str]:
 
 def _spec(name: str, server: str, tool: str, raw: Mapping[str, Any]) -> ToolSpec:
     description = str(raw.get("description") or raw.get("title") or "").strip()
+    if len(description) > MAX_DESCRIPTION:
+        left = len(description) - MAX_DESCRIPTION
+        description = f"{description[:MAX_DESCRIPTION]} [{left} characters left out]"
     return ToolSpec(
         name,
         description or f"The tool {tool} of {server}.",

@@ -176,7 +176,9 @@ class McpConnection:
         except asyncio.CancelledError:
             raise _lost_call(repeatable) from None  # By the end of the SDK's tasks: nothing else cancels it.
         except ValueError as error:  # The SDK's check of what came.
-            raise ToolError(self._setup.hide(f"The server's answer can't be read: {error}")[:500]) from None
+            raise ToolError(
+                self._setup.hide(f"The server's answer can't be read: {_unreadable(error)}")[:500]
+            ) from None
         except Exception as error:  # noqa: BLE001 - streams that are closed, in all their forms
             signals.doubt(in_words(error))
             raise _lost_call(repeatable) from None
@@ -309,3 +311,12 @@ def _lost_call(repeatable: bool) -> ToolError:
     return kind(
         "The connection to the server of this tool was lost during the call. It may have had its effect, or not."
     )
+
+
+def _unreadable(error: ValueError) -> str:
+    """What is wrong with an answer, of pydantic's long words the first that count."""
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        return str(error)
+    first = errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

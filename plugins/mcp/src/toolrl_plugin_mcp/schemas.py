@@ -10,7 +10,9 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jsonschema
 from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from toolrl.tools.validation import compile_schema
@@ -19,6 +21,10 @@ _NAMED = ("properties", "$defs", "definitions", "dependentSchemas", "dependencie
 """Keywords whose keys are names and no keywords."""
 _DATA = ("const", "default", "enum", "examples", "required", "type")
 _log = logging.getLogger(__name__)
+
+
+class UnusableSchemaError(Exception):
+    """Arguments can't be checked by a schema; the message says why."""
 
 
 def usable_schema(given: Any, label: str) -> dict[str, Any]:
@@ -35,21 +41,32 @@ def usable_schema(given: Any, label: str) -> dict[str, Any]:
     schema["properties"] = properties
     try:
         schema = _without_patterns(schema)
-        _try(schema)
+        _check(schema)
         return schema
+    except UnusableSchemaError as error:
+        problem = str(error)
     except Exception as error:  # noqa: BLE001 - a schema from outside can break the library in any way
-        _log.warning("%s: its arguments aren't checked: %.500s", label, f"{type(error).__name__}: {error}")
-        return {"type": "object", "properties": {name: {} for name in properties}}
+        problem = f"its schema can't be read: {type(error).__name__}: {error}"
+    _log.warning("%s: its arguments aren't checked: %.500s", label, problem)
+    return {"type": "object", "properties": {name: {} for name in properties}}
 
 
-def _try(schema: dict[str, Any]) -> None:
-    """Raises whatever a schema raises that can't be used: it is none, refers to what isn't in it, or loops."""
-    validator = compile_schema(schema)
-    whole = Registry().with_resource("", Resource.from_contents(schema, default_specification=DRAFT202012))
-    for reference in _references(schema):
-        whole.resolver().lookup(reference)
-    for value in ({}, *({name: of} for name in schema["properties"] for of in (0, "", [], {}))):
-        validator.is_valid(value)
+def _check(schema: dict[str, Any]) -> None:
+    """Raises UnusableSchemaError."""
+    try:
+        validator = compile_schema(schema)
+        whole = Registry().with_resource("", Resource.from_contents(schema, default_specification=DRAFT202012))
+        for reference in _references(schema):
+            whole.resolver().lookup(reference)
+        properties = schema.get("properties", {})
+        for value in ({}, *({name: of} for name in properties for of in (0, "", [], {}))):
+            validator.is_valid(value)
+    except jsonschema.SchemaError as error:
+        raise UnusableSchemaError(f"its schema is no JSON Schema: {error.message:.200}") from error
+    except RecursionError as error:
+        raise UnusableSchemaError("it refers to itself without end") from error
+    except Unresolvable as error:
+        raise UnusableSchemaError(f"it refers to {error.ref!r:.200}, which isn't in it") from error
 
 
 def _without_patterns(node: Any) -> Any:

@@ -37,10 +37,20 @@ def parse_message(line: bytes) -> SessionMessage:
 
 
 def mended_message(line: bytes) -> SessionMessage:
-    """A line that `parse_message` refuses, with its halves of surrogate pairs replaced: a server that cuts texts makes
-    them. Raises ValueError."""
-    text = json.dumps(json.loads(line), ensure_ascii=False)
-    return parse_message(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode())
+    """A line that `parse_message` refuses, as a message all the same: with its halves of surrogate pairs replaced (a
+    server that cuts texts makes them), and an error for a response that is none. Raises ValueError."""
+    text = (
+        json.dumps(json.loads(line), ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    )
+    try:
+        return parse_message(text.encode())
+    except ValueError:
+        message = json.loads(text)
+        if not isinstance(message, dict) or "method" in message or not isinstance(message.get("id"), int):
+            raise
+        said = "The server's answer can't be read: it is no response of JSON-RPC"
+        error = types.ErrorData(code=types.INTERNAL_ERROR, message=said)
+        return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=message["id"], error=error))
 
 
 def dump_message(message: SessionMessage) -> bytes:

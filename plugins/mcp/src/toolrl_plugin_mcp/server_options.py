@@ -77,8 +77,7 @@ class ServerOptions(BaseModel):
     @model_validator(mode="after")
     def _one_way(self) -> ServerOptions:
         if (self.command is None) == (self.url is None):
-            has = "both" if self.command is not None else "neither"
-            raise ValueError(f"a server has either a command to start or a url, and this one has {has}")
+            raise ValueError("a server has either a command to start or a url, and this one has " + self._has())
         if self.command is None and (self.args or self.env or self.cwd is not None):
             raise ValueError("args, env and cwd belong to a command; a server with a url takes headers")
         if self.url is None and self.headers:
@@ -95,6 +94,9 @@ class ServerOptions(BaseModel):
         if self.url is None:
             return "stdio"
         return "sse" if self.url.partition("?")[0].rstrip("/").endswith("/sse") else "streamable-http"
+
+    def _has(self) -> str:
+        return "both" if self.command is not None else "neither"
 
 
 def plain_values(secrets: Mapping[str, SecretStr]) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Answers carry no id, so they belong to messages by their order alone. A request that is given up (a time limit, a
 cancelled episode) leaves an answer that is still to come. The next request receives it first and passes it to `late`:
-no reward is lost or credited to the wrong step. One request at a time; callers with several queue them.
+no reward is lost or credited to the wrong step. A message that no request asked for ends the session, where it is there
+before the next request goes out. One request at a time; callers with several queue them.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class OpenEnvConnection:
         self._address = address
         self._owed = 0
         """Answers to requests that were given up, still to come."""
+        self._began = False
         self.lost: str | None = None
         """Why the connection is gone."""
 
@@ -113,6 +115,7 @@ class OpenEnvConnection:
             async with asyncio.timeout(seconds):
                 while self._owed:
                     self.late(await self._receive())
+                await self._refuse_unasked()
                 self._owed += 1  # From here on an answer may come, whatever happens to this request.
                 # Where the server has hung up, its last words may still be there to read: that it is full.
                 with suppress(ConnectionError, ConnectionClosed):
@@ -144,6 +147,14 @@ class OpenEnvConnection:
             self._socket.transport.abort()
             if not isinstance(error, Exception):
                 raise
+
+    async def _refuse_unasked(self) -> None:
+        began, self._began = self._began, True
+        with suppress(TimeoutError, ConnectionError, ConnectionClosed):
+            if began:  # Before, it is the word of a server that is full.
+                async with asyncio.timeout(0):
+                    raw = await self._socket.recv()
+                raise self._lose(RuntimeError(f"it sent what no request asked for: {raw[:200]!r}"))
 
     async def _receive(self) -> Answer:
         try:
