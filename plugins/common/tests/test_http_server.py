@@ -26,12 +26,8 @@ async def serving() -> AsyncIterator[HttpServer]:
             raise RefusalError.busy("nothing to add")
         return sum(numbers)
 
-    server = HttpServer({("POST", "/add"): add}, max_request_mb=1, grace_seconds=10)
-    await server.start("127.0.0.1", 0)
-    try:
+    async with HttpServer("127.0.0.1", 0, {("POST", "/add"): add}, max_request_mb=1, grace_seconds=10) as server:
         yield server
-    finally:
-        await server.stop()
 
 
 async def post(url: str, data: bytes = b"[1, 2]", **headers: str) -> tuple[int, Any]:
@@ -76,7 +72,7 @@ async def test_answers_and_refusals() -> None:
 
 async def test_a_port_that_is_taken() -> None:
     async with serving() as server:
-        other = HttpServer({}, max_request_mb=1, grace_seconds=1)
+        port = int(server.url.rpartition(":")[2])
         with pytest.raises(ConfigError, match="can't listen on"):
-            await other.start("127.0.0.1", int(server.url.rpartition(":")[2]))
-        await other.stop()
+            async with HttpServer("127.0.0.1", port, {}, max_request_mb=1, grace_seconds=1):
+                pass

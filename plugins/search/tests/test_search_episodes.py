@@ -19,7 +19,7 @@ from toolrl.tools.toolset import as_toolset
 from toolrl.types import CallError, CallRecord, Episode, Message, ParsedTurn, ToolCall
 from toolrl_plugin_search.index import Index, open_index
 from toolrl_plugin_search.passages import Hit
-from toolrl_plugin_search.server import RetrievalServer, RetrievalServerSettings
+from toolrl_plugin_search.server import RetrievalServer
 from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 
 EPISODES = 64
@@ -60,9 +60,6 @@ class Counting:
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         self.sizes.append(len(queries))
         return self._index.search(queries, topk)
-
-    def close(self) -> None:
-        self._index.close()
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -115,7 +112,7 @@ def test_embedded_and_served_episodes_are_the_same(index_folder: Path, tool: str
     async def run() -> tuple[list[Episode], list[Episode]]:
         before = asyncio.all_tasks()
         embedded = await play(tool, {"index": str(index_folder), "topk": topk}, script)
-        async with RetrievalServer(index, RetrievalServerSettings(port=0)) as server:
+        async with RetrievalServer(index) as server:
             served = await play(tool, {"url": server.url, "topk": topk}, script)
         assert asyncio.all_tasks() == before
         return embedded, served

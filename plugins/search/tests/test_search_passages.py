@@ -81,4 +81,3 @@ def test_what_is_written_is_read(tmp_path: Path, rows: list[tuple[str, str]]) ->
         store[len(passages)]
     with pytest.raises(IndexError):
         store[-1]
-    store.close()

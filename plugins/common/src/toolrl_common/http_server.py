@@ -4,8 +4,8 @@
         numbers = json.loads(await server.read(request))
         return {"sum": sum(numbers)}
 
-    server = HttpServer({("POST", "/add"): add}, max_request_mb=1, grace_seconds=10)
-    await server.start("127.0.0.1", 8000)
+    async with HttpServer("127.0.0.1", 8000, {("POST", "/add"): add}, max_request_mb=1, grace_seconds=10) as server:
+        print(server.url)
 
 Requests that a web page may have sent (a `Host` or an `Origin` of another site, a body that isn't JSON) are refused.
 """
@@ -16,8 +16,8 @@ import asyncio
 import ipaddress
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any
+from contextlib import suppress
+from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
 from toolrl.errors import ConfigError
@@ -42,21 +42,36 @@ class RefusalError(Exception):
         return cls(503, detail, {"Retry-After": "1"})
 
 
+class Service(Protocol):
+    """What a server's handlers work with."""
+
+    async def start(self) -> None:
+        """Get ready. Raises ConfigError."""
+
+    async def stop(self) -> None:
+        """End what is left."""
+
+
 class HttpServer:
-    """`start` it, `stop` it on every path. A handler gets its request's body by `read`."""
+    """Listens inside `async with`. A handler gets its request's body by `read`."""
 
     def __init__(
         self,
+        host: str,
+        port: int,
         routes: Mapping[tuple[str, str], Handler],
         *,
+        service: Service | None = None,
         max_request_mb: int,
         grace_seconds: float,
     ) -> None:
-        """`routes`: by method and path. Requests that are under way have `grace_seconds` after `stop`."""
+        """`port` 0 takes one that is free. `routes`: by method and path. `service` is started before the server listens
+        and stopped after it. Requests that are under way have `grace_seconds` when the server stops."""
         from aiohttp import web  # type: ignore[import-not-found,unused-ignore]
 
         self._web = web
-        self._own = True
+        self._host, self._port = host, port
+        self._service = service
         self._max_mb = max_request_mb
         app = web.Application(client_max_size=max_request_mb << 20)
         for (method, path), handler in routes.items():
@@ -71,20 +86,34 @@ class HttpServer:
         host, port = self._runner.addresses[0][:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises ConfigError where the address can't be had."""
-        self._own = is_loopback(host)
-        await self._runner.setup()
+    async def __aenter__(self) -> Self:
+        """Start the service and listen. Raises ConfigError."""
         try:
-            await self._web.TCPSite(self._runner, host or None, port).start()
+            if self._service is not None:
+                await self._service.start()
+            await self._runner.setup()
+            await self._listen()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Accept no more requests, let those that are under way end, then stop the service."""
+        try:
+            await self._runner.cleanup()
+        finally:
+            if self._service is not None:
+                await self._service.stop()
+
+    async def _listen(self) -> None:
+        try:
+            await self._web.TCPSite(self._runner, self._host or None, self._port).start()
         except OSError as error:
             raise ConfigError(
-                f"the server can't listen on {host}:{port}: {error.strerror or error}", hint="Choose another --port."
+                f"the server can't listen on {self._host}:{self._port}: {error.strerror or error}",
+                hint="Choose another --port.",
             ) from error
-
-    async def stop(self) -> None:
-        """Accept no more requests, and let those that are under way end."""
-        await self._runner.cleanup()
 
     async def read(self, request: Any) -> bytes:
         """The body of a request, which says that it is JSON. Raises RefusalError."""
@@ -97,7 +126,7 @@ class HttpServer:
 
     def _answering(self, handler: Handler) -> Handler:
         async def answer(request: Any) -> Any:
-            problem = refused(request.headers.get("Host"), request.headers.get("Origin"), own=self._own)
+            problem = refused(request.headers.get("Host"), request.headers.get("Origin"), own=is_loopback(self._host))
             try:
                 if problem is not None:
                     raise RefusalError(403, problem)
@@ -108,7 +137,7 @@ class HttpServer:
         return answer
 
 
-async def serve_until_stopped(server: AbstractAsyncContextManager[Any], announce: Callable[[], None]) -> int:
+async def serve_until_stopped(server: HttpServer, announce: Callable[[], None]) -> int:
     """Serve until SIGINT or SIGTERM; `announce` prints what a user needs to know. The exit status."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -12,7 +12,6 @@ that training outlives.
 from __future__ import annotations
 
 import contextlib
-import heapq
 import json
 import logging
 import re
@@ -142,20 +141,15 @@ class SampleRows:
     def __init__(self, count: int, characters: int) -> None:
         self._count = count
         self._characters = characters
-        self._heap: list[tuple[int, str, list[Any]]] = []
-        """The episode with the highest checksum first."""
+        self._kept: list[Episode] = []
 
     def add(self, episode: Episode) -> None:
-        """Keep the episode's row if it is among the `count` lowest checksums."""
-        key = -zlib.crc32(f"{episode.task.id}#{episode.index}".encode())
-        if len(self._heap) < self._count:
-            heapq.heappush(self._heap, (key, episode.id, self._row(episode)))
-        elif self._heap and key > self._heap[0][0]:
-            heapq.heapreplace(self._heap, (key, episode.id, self._row(episode)))
+        """Keep the episode if it is among the `count` lowest checksums."""
+        self._kept = sorted([*self._kept, episode], key=_checksum)[: self._count]
 
     def rows(self, step: int) -> list[list[Any]]:
         """The rows of `COLUMNS`, in the order of their checksums."""
-        return [[step, *row] for _, _, row in sorted(self._heap, reverse=True)]
+        return [[step, *self._row(episode)] for episode in self._kept]
 
     def _row(self, episode: Episode) -> list[Any]:
         task, failure = episode.task, episode.failure
@@ -179,6 +173,10 @@ class SampleRows:
             return text
         half = self._characters // 2
         return f"{text[:half]} […{left_out} characters…] {text[-half:]}"
+
+
+def _checksum(episode: Episode) -> tuple[int, str]:
+    return zlib.crc32(f"{episode.task.id}#{episode.index}".encode()), episode.id
 
 
 def _text(messages: Sequence[Message]) -> str:

@@ -36,32 +36,17 @@ class SandboxServer(HttpServer):
         """`port` 0 takes one that is free. `workers` programs run at once, `queue` requests wait for a place. A
         request takes one when its body is there; requests that are under way have `grace_seconds` after `stop`."""
         self.runner = runner
-        self._address = host, port
         self._places = asyncio.Semaphore(workers)
         self._most = workers + queue
         self._under_way = 0
         super().__init__(
+            host,
+            port,
             {("POST", "/run_code"): self._run_code, ("GET", "/v1/ping"): self._ping},
+            service=runner,
             max_request_mb=max_request_mb,
             grace_seconds=grace_seconds,
         )
-
-    async def __aenter__(self) -> SandboxServer:
-        """Start the sandbox and listen. Raises ConfigError."""
-        try:
-            await self.runner.start()
-            await self.start(*self._address)
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Take no more requests, let those that are under way end, then end what is left."""
-        try:
-            await self.stop()
-        finally:
-            await self.runner.stop()
 
     async def _ping(self, request: Any) -> Any:
         return "pong"

@@ -7,7 +7,6 @@ import asyncio
 import json
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -143,13 +142,11 @@ class ServeCommand(Command):
         """Serve until SIGINT or SIGTERM; the exit status."""
         from toolrl_common.http_server import serve_until_stopped
         from toolrl_plugin_search.index import open_index
-        from toolrl_plugin_search.server import RetrievalServer, RetrievalServerSettings
+        from toolrl_plugin_search.server import RetrievalServer
 
         index = open_index(args.index, encoder=args.encoder, device=args.device)
-        settings = RetrievalServerSettings(
-            **{field.name: getattr(args, field.name) for field in fields(RetrievalServerSettings) if field.name in args}
-        )
-        server = RetrievalServer(index, settings)
+        names = ("host", "port", "topk", "workers", "max_batch", "queue", "max_request_mb", "grace_seconds")
+        server = RetrievalServer(index, **{name: getattr(args, name) for name in names})
 
         def announce() -> None:
             print(f"serving {len(index)} passages ({index.kind}) on {server.url}/retrieve", flush=True)
@@ -184,11 +181,7 @@ class QueryCommand(Command):
 def _local(args: argparse.Namespace) -> list[Hit]:
     from toolrl_plugin_search.index import open_index
 
-    index = open_index(Path(args.source), encoder=args.encoder, device=args.device)
-    try:
-        return index.search([args.query], args.topk)[0]
-    finally:
-        index.close()
+    return open_index(Path(args.source), encoder=args.encoder, device=args.device).search([args.query], args.topk)[0]
 
 
 def _remote(args: argparse.Namespace) -> list[Hit]:

@@ -137,11 +137,6 @@ class PassageStore:
         name, contents = json.loads(line)
         return Passage(name, contents)
 
-    def close(self) -> None:
-        """Let go of the files."""
-        if self._lines is not None:
-            self._lines.close()
-
 
 class Index(ABC):
     """An index on disk. May be used from several threads at once."""
@@ -157,7 +152,3 @@ class Index(ABC):
     @abstractmethod
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """The best passages of each query, the best first, at most `topk`."""
-
-    def close(self) -> None:
-        """Let go of the passages' file; arrays go with the object."""
-        self.passages.close()
