@@ -210,15 +210,6 @@ def test_values_of_numpy_become_plain() -> None:
     assert type(value["list"][0]["a"]) is int
 
 
-def test_a_row_that_says_it_needs_kwargs_and_has_none_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    row = {**ROW, "extra_info": {"need_tools_kwargs": True}}
-    source = dataset(tmp_path, row, row)
-    assert [source[0].tools_kwargs, source[1].tools_kwargs] == [{}, {}]
-    assert len([record for record in caplog.records if "need_tools_kwargs" in record.message]) == 1
-
-
 def test_a_folder_of_files(tmp_path: Path) -> None:
     (tmp_path / "data" / "part").mkdir(parents=True)
     for name in ("data/b.jsonl", "data/part/c.jsonl", "data/a.jsonl"):
