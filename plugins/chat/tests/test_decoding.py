@@ -40,7 +40,7 @@ def own(tokenizer: Any, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(text=st.text(st.characters(codec="utf-8"), max_size=40))
 def test_text_is_the_tokenizers_own(text: str, tokenizers: Any) -> None:
     tokenizer = tokenizers["qwen"]
@@ -50,7 +50,7 @@ def test_text_is_the_tokenizers_own(text: str, tokenizers: Any) -> None:
     _offsets_hold(tokenizer, ids, decoded.offsets, decoded.text)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(ids=st.lists(st.integers(0, 640), max_size=20))
 def test_any_ids_decode_as_the_tokenizer_decodes_them(ids: list[int], tokenizers: Any) -> None:
     """Broken characters and ids beyond the vocabulary included."""

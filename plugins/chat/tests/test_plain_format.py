@@ -70,7 +70,7 @@ def test_turns_join_exactly(base_tokenizer: Any) -> None:
     assert chat.decode(said).text.startswith(" Let me see.")
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(question=st.text(max_size=30), result=st.text(max_size=30))
 def test_texts_from_outside_hold_no_special_token(question: str, result: str, base_tokenizer: Any) -> None:
     chat = plain(base_tokenizer)
