@@ -102,7 +102,6 @@ def test_the_end_mark_has_no_text(build: Build, tokenizers: Any) -> None:
 
 def test_sentence_piece_spelling(metaspace: Any) -> None:
     decoder = Decoder(metaspace)
-    assert decoder.spelled
     ids = metaspace("the answer é🎉 is", add_special_tokens=False)["input_ids"]
     decoded = decoder(ids)
     assert decoded.text == own(metaspace, ids) == "the answer é🎉 is"
@@ -113,7 +112,6 @@ def test_sentence_piece_spelling(metaspace: Any) -> None:
 
 def test_a_decoder_without_a_table(words_only: Any) -> None:
     decoder = Decoder(words_only)
-    assert not decoder.spelled
     decoded = decoder([1, 2, 3])
     assert decoded.text == own(words_only, [1, 2, 3]) == "one two three"
     assert decoded.offsets == (0, 3, 7, 13)
