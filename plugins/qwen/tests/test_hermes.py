@@ -44,6 +44,10 @@ def test_one_call():
     assert (turn.content, turn.reasoning, turn.status) == ("I add.\n\nThen wait.", None, "calls")
 
 
+def test_calls_keep_their_order_and_are_not_merged():
+    assert read(ADD + SUB + "text" + ADD + ADD) == ["add", "sub", "add", "add"]
+
+
 @pytest.mark.parametrize("text", ["", "\n ", "plain", "<tool_calls>{}</tool_calls>", "<tool_call >{}", "</think>", "<"])
 def test_no_call(text):
     turn = parse(text)
@@ -65,17 +69,31 @@ def test_tags_in_strings_are_data(data):
     [
         ("", "empty", None),
         ("{oops}", "invalid_json", None),
+        ('{"name": "f", "arguments": {"a": NaN}}', "invalid_json", None),
+        ('{"name": "f", "arguments": {"a": 1e999}}', "invalid_json", None),
+        ('{"name": "f", "arguments": {"a": "\\ud800"}}', "invalid_json", None),
         ('\u00a0{"name": "f", "arguments": {}}', "invalid_json", None),
         ('```json\n{"name": "f", "arguments": {}}\n```', "invalid_json", None),
+        ('{"name": "f", "arguments": {"a": 1}', "invalid_json", None),
         ('{"name": "f", "arguments": {"a": "x}}', "invalid_json", None),
         ('{"name": "f", "arguments": {}} and more', "extra_data", "f"),
+        ('{"name": "f", "arguments": {}}{"name": "g", "arguments": {}}', "extra_data", "f"),
+        ('{"name": "f", "arguments": {}}}', "extra_data", "f"),
         ('[{"name": "f", "arguments": {}}]', "not_object", None),
         ("42", "not_object", None),
+        ("null", "not_object", None),
+        ('"f"', "not_object", None),
+        ("{}", "missing_name", None),
+        ('{"arguments": {}}', "missing_name", None),
         ('{"name": " ", "arguments": {}}', "missing_name", None),
+        ('{"name": 5, "arguments": {}}', "bad_name", None),
+        ('{"name": null, "arguments": {}}', "bad_name", None),
         ('{"name": ["f"], "arguments": {}}', "bad_name", None),
         ('{"name": "f"}', "missing_arguments", "f"),
         ('{"name": "f", "parameters": {}}', "missing_arguments", "f"),
         ('{"name": "f", "arguments": null}', "bad_arguments", "f"),
+        ('{"name": "f", "arguments": []}', "bad_arguments", "f"),
+        ('{"name": "f", "arguments": "{}"}', "bad_arguments", "f"),
         ('{"name": "f", "arguments": {"a": ' + "[" * 200 + "]" * 200 + "}}", "too_deep", None),
         ('{"name": "f", "arguments": {"a": ' + "[" * 100_000, "too_deep", None),
     ],
@@ -103,10 +121,14 @@ def test_messages_say_what_was_wrong():
     ("text", "items"),
     [
         ("<tool_call>", ["unclosed"]),
+        ("<tool_call>\n{", ["unclosed"]),
+        ('<tool_call>\n{"name": "f", "arguments": {}}', ["unclosed"]),
         ('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_ca', ["unclosed"]),
+        ('<tool_call>\n{"name": "f", "arguments": {}} so', ["unclosed"]),
         ('<tool_call>{"name": "f", "arguments": {}}' + ADD, ["unclosed", "add"]),
         (f"The `<tool_call>` tag: {ADD}", ["unclosed", "add"]),
         (f"<tool_call>\n{ADD}\n</tool_call>", ["unclosed", "add", "stray_close"]),
+        (f"</tool_call>{ADD}", ["stray_close", "add"]),
         (f"{ADD}\n</tool_call>", ["add", "stray_close"]),
     ],
 )
@@ -124,6 +146,8 @@ def test_a_truncated_call_never_runs():
     ("text", "items"),
     [
         (ADD.removesuffix("</tool_call>"), ["add"]),
+        (ADD, ["add"]),
+        ("<tool_call>\n", ["empty"]),
         ("<tool_call>\n{oops}", ["invalid_json"]),
         ('<tool_call>{"name": "f", "arguments": {}} x', ["extra_data"]),
         ('<tool_call>{"name": "f"}', ["missing_arguments"]),
@@ -134,6 +158,10 @@ def test_a_truncated_call_never_runs():
 def test_the_closing_tag_may_have_stopped_generation(text, items):
     assert read(text, stopped_by="</tool_call>") == items
     assert parse(text, stopped_by="</tool_call>").status == ("calls" if items else "final")
+
+
+def test_another_stop_closes_nothing():
+    assert read(ADD.removesuffix("</tool_call>"), stopped_by="```") == ["unclosed"]
 
 
 def test_a_stop_inside_a_string_lets_generation_go_on():
@@ -159,6 +187,11 @@ def test_thinking_is_not_searched():
     turn = parse(f"<think>try {ADD}<tool_call>{{bad</think>so {SUB}<think>{ADD}</think>!")
     assert [item.name for item in turn.items] == ["sub"]
     assert (turn.content, turn.reasoning) == ("so !", f"try {ADD}<tool_call>{{bad{ADD}")
+
+
+def test_thinking_may_have_begun_in_the_prompt():
+    assert read(f"try {ADD}</think>{SUB}", prefilled_thinking=True) == ["sub"]
+    assert parse("still thinking", prefilled_thinking=True).reasoning == "still thinking"
 
 
 def test_thinking_that_never_closes():

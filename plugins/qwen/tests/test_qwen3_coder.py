@@ -58,12 +58,16 @@ def test_one_call():
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
+        ("\na\n", "a"),
+        ("a", "a"),
         ("\n\na\n\n", "\na\n"),
         ("\n    a\n  b\n", "    a\n  b"),
+        ("\r\na\r\n", "a"),
         ("", ""),
         ("\n", ""),
         ("\n\n", ""),
         (" a ", " a "),
+        ("\n<b>&amp;</b>\n", "<b>&amp;</b>"),
     ],
 )
 def test_one_newline_is_taken_off_on_each_side(written, meant):
@@ -102,8 +106,11 @@ def test_forgotten_closing_tags():
 @pytest.mark.parametrize(
     ("text", "kind", "name"),
     [
+        ("<tool_call>\n</tool_call>", "empty", None),
         ("<tool_call>\nhello\n</tool_call>", "malformed", None),
+        ('<tool_call>\n{"name": "edit", "arguments": {}}\n</tool_call>', "malformed", None),
         ("<tool_call>\n<function=edit\n</function>\n</tool_call>", "malformed", None),
+        ("<tool_call>\n<function=>\n</function>\n</tool_call>", "missing_name", None),
         (
             "<tool_call>\n<function=edit>\n<parameter=text\na\n</parameter>\n</function>\n</tool_call>",
             "malformed",
@@ -111,9 +118,11 @@ def test_forgotten_closing_tags():
         ),
         ("<tool_call>\n<function=edit>\n<parameter=>\na\n</parameter>\n</function>\n</tool_call>", "malformed", "edit"),
         ("<tool_call>\n<function=edit>\njunk\n</function>\n</tool_call>", "malformed", "edit"),
+        ("<tool_call>\n<function=edit>\n</function>\njunk\n</tool_call>", "extra_data", "edit"),
         ("<tool_call>\n<function=edit>\n<parameter=text>\na\n</tool_call>", "malformed", "edit"),
         ("<tool_call>\n<function=edit>\n<parameter=text>\n\ud800\n</function>\n</tool_call>", "bad_arguments", "edit"),
         ("<tool_call>\n<function=\udc00>\n</function>\n</tool_call>", "bad_name", None),
+        ("</tool_call>", "stray_close", None),
     ],
 )
 def test_errors_stand_between_good_calls(text, kind, name):
@@ -193,6 +202,10 @@ def test_names_are_stripped():
     ]
 
 
+def test_of_equal_parameters_the_last_counts():
+    assert read(call(value("a"), value("b"))) == [{"text": "b"}]
+
+
 def test_values_far_apart_are_no_quotation():
     cut_off = "<tool_call>\n<function=edit>\n<parameter=text>\na\n<tool_call>\n<function=edit>\n<parameter=text>\n"
     far = "x" * (2 * QUOTED) + "\n</parameter>\n</function>\n</tool_call>"
@@ -239,6 +252,7 @@ ROOT = {"$defs": {"N": {"type": "integer"}, "L": {"$ref": "#/$defs/L"}, "A/B~": 
         ({"type": "string"}, " null ", " null "),
         ({"type": "integer"}, " 42\n", 42),
         ({"type": "integer"}, "3.0", 3),
+        ({"type": "integer"}, "3.5", "3.5"),
         ({"type": "integer"}, "1_000", "1_000"),
         ({"type": "integer"}, "４２", "４２"),
         ({"type": "integer"}, "0x10", "0x10"),
@@ -247,15 +261,19 @@ ROOT = {"$defs": {"N": {"type": "integer"}, "L": {"$ref": "#/$defs/L"}, "A/B~": 
         ({"type": "integer"}, "true", "true"),
         ({"type": "integer"}, "null", "null"),
         ({"type": "number"}, "1e3", 1000.0),
+        ({"type": "number"}, "5", 5),
         ({"type": "number"}, "nan", "nan"),
         ({"type": "number"}, "NaN", "NaN"),
         ({"type": "number"}, "1e999", "1e999"),
         ({"type": "boolean"}, "true", True),
+        ({"type": "boolean"}, "True", True),
         ({"type": "boolean"}, "False", False),
         ({"type": "boolean"}, " FALSE\t", False),
         ({"type": "boolean"}, "None", "None"),
         ({"type": "boolean"}, "Truе", "Truе"),
+        ({"type": "boolean"}, "1", "1"),
         ({"type": "null"}, "null", None),
+        ({"type": "object"}, '{"a": 1}', {"a": 1}),
         ({"type": "object"}, "[1]", "[1]"),
         ({"type": "object"}, "{a: 1}", "{a: 1}"),
         ({"type": "array"}, '["x"]', ["x"]),
@@ -272,6 +290,7 @@ ROOT = {"$defs": {"N": {"type": "integer"}, "L": {"$ref": "#/$defs/L"}, "A/B~": 
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, '"x"', '"x"'),
         ({"type": ["integer", "string"]}, '"5"', '"5"'),
         ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, "five", "five"),
+        ({"enum": ["low", "high"]}, "low", "low"),
         ({"enum": [1, 2]}, "1", 1),
         ({"const": 1}, "1", 1),
         ({"$ref": "#/$defs/N"}, "5", 5),
@@ -282,6 +301,7 @@ ROOT = {"$defs": {"N": {"type": "integer"}, "L": {"$ref": "#/$defs/L"}, "A/B~": 
         ({"$ref": "https://example.com"}, "5", "5"),
         ({"properties": {}}, "{}", {}),
         ({"items": {}}, "[1]", [1]),
+        ({}, "5", "5"),
         (True, "5", "5"),
         (None, "5", "5"),
         ({"type": 5}, "5", "5"),

@@ -12,9 +12,9 @@ import pytest
 import verl_guide_tools
 from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, play, started, task_with
 
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, ToolsetError
 from toolrl.types import ToolCall
-from toolrl_plugin_verl.tools import BaseTool, ToolResponse
+from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
 from toolrl_testing import make_episode_context, make_task
 
 
@@ -218,6 +218,54 @@ def test_a_call_that_takes_too_long_is_answered(make_toolset: Make, tmp_path: An
     assert [stage for stage, _ in verl_guide_tools.LOG][-1] == "release"
 
 
+async def test_an_id_that_two_episodes_get_is_refused(make_toolset: Make, tmp_path: Any) -> None:
+    (tmp_path / "one_id_tools.py").write_text(
+        "from verl_guide_tools import LatestTool\n"
+        "class OneId(LatestTool):\n"
+        "    async def create(self, instance_id, **kwargs):\n"
+        "        return 'same'\n"
+    )
+    task, context = task_with()
+    toolset = make_toolset("tools:\n  - class_name: one_id_tools.OneId\n", python_path=[str(tmp_path)])
+    async with started(toolset) as box:
+        async with box.open(task, context):
+            with pytest.raises(ToolsetError, match="another episode's instance"):
+                async with box.open(task, context):
+                    pass
+        async with box.open(task, context):  # One after the other is fine.
+            pass
+
+
+def test_one_id_of_a_tool_that_gets_none_is_told_and_works(
+    make_toolset: Make, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stateless tool of 0.9.1 may give any id: there each call has an instance of its own."""
+    (tmp_path / "stateless_tools.py").write_text(
+        "from verl_guide_tools import LatestTool\n"
+        "from toolrl_plugin_verl.tools import ToolResponse\n"
+        "class Stateless(LatestTool):\n"
+        "    async def create(self, create_kwargs=None):\n"
+        "        return 'instance_1', ToolResponse()\n"
+        "    async def execute(self, instance_id, parameters, **kwargs):\n"
+        "        return ToolResponse(text='OK'), 1.0, {}\n"
+        "    async def release(self, instance_id):\n"
+        "        pass\n"
+    )
+
+    async def run() -> list[str]:
+        toolset = make_toolset("tools:\n  - class_name: stateless_tools.Stateless\n", python_path=[str(tmp_path)])
+        task, context = task_with()
+        async with started(toolset) as box, box.open(task, context) as one:
+            async with box.open(task, context) as other:
+                records = [(await session.answer([ToolCall("latest", {})]))[0] for session in (one, other)]
+            async with box.open(task, context) as third:
+                records += await third.answer([ToolCall("latest", {})])
+            return [record.result.text for record in records]
+
+    assert asyncio.run(run()) == ["OK"] * 3
+    assert caplog.text.count("what it keeps under it is shared") == 1
+
+
 FUNCTIONS = '''
 from typing import Optional
 from toolrl_plugin_verl.tools import ToolResponse
@@ -278,6 +326,35 @@ def test_function_tools_and_what_they_return(make_toolset: Make) -> None:
     assert (triple.text, triple.reward, triple.metrics) == ("3", 1.0, {"n": 3.0, "tool_reward": 1.0})
     assert [(item.kind, item.data) for item in triple.media] == [("image", "cat.png")]
     assert (wrong.error, many.error, number.text) == ("bad_arguments", "crash", "7")
+
+
+CHOICES = '''
+from toolrl_plugin_verl.tools import function_tool
+
+@function_tool
+def weather(place: str, unit: str = "celsius", odd: str = "", none: str = ""):
+    """Says how warm it is.
+
+    Args:
+        place: Where.
+        unit: Of the answer. (choices: ["celsius", "fahrenheit"])
+        odd: Anything. (choices: yes or no)
+        none: Nothing. (choices: [])
+    """
+    return {"place": place, "unit": unit}
+'''
+
+
+def test_choices_of_a_docstring_are_what_is_allowed(make_toolset: Make) -> None:
+    calls = [("weather", {"place": "Rome", "unit": unit}) for unit in ("celsius", "kelvin")]
+    played = play(make_toolset(functions=CHOICES), *calls)
+    properties, (right, wrong) = played.specs[0].parameters["properties"], played.results
+    assert properties["unit"]["enum"] == ["celsius", "fahrenheit"]
+    assert properties["unit"]["description"] == "Of the answer."
+    assert properties["odd"]["description"] == "Anything. (choices: yes or no)"
+    assert "enum" not in properties["none"]
+    assert right.text == '{"place": "Rome", "unit": "celsius"}'
+    assert wrong.error == "bad_arguments"
 
 
 @pytest.mark.parametrize(
@@ -396,6 +473,45 @@ def test_tools_of_an_episode_have_one_instance_id(make_toolset: Make, tmp_path: 
     given = sys.modules["frame_tools"].GIVEN
     assert sorted(own for own, _ in given) == sorted(ids)
     assert all(create == {"video": "v.mp4"} for _, create in given)
+
+
+SCHEMA = OpenAIFunctionToolSchema.model_validate(
+    {
+        "type": "function",
+        "function": {
+            "name": "your_tool",
+            "description": "Takes an answer.",
+            "parameters": {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]},
+        },
+    }
+)
+
+
+def test_the_guides_lifecycle_test_passes() -> None:
+    async def lifecycle() -> None:
+        tool = verl_guide_tools.YourTool(config={}, tool_schema=SCHEMA)
+        assert tool.name == "your_tool"
+        assert tool.get_openai_tool_schema().function.parameters.required == ["answer"]
+        instance_id = await tool.create(ground_truth="42")
+        assert isinstance(instance_id, str)
+        response, reward, metrics = await tool.execute(instance_id, {"answer": "42"})
+        assert (response, reward, metrics["calls"]) == ("call 1: 42", 0.5, 1)
+        assert await tool.calc_reward(instance_id) == 1.0
+        await tool.release(instance_id)
+        assert not tool._instance_dict
+
+    asyncio.run(lifecycle())
+
+
+def test_step_rewards_can_be_left_to_the_reward_function(make_toolset: Make) -> None:
+    async def run() -> Any:
+        task, context = task_with(kwargs("your_tool", ground_truth="4"))
+        async with started(make_toolset(YOUR_TOOL, step_rewards=False)) as box, box.open(task, context) as session:
+            return (await session.answer([ToolCall("your_tool", {"answer": "4"})]))[0].result
+
+    result = asyncio.run(run())
+    assert result.reward is None
+    assert result.metrics["tool_reward"] == 0.5
 
 
 def test_a_tool_without_a_schema_says_so() -> None:

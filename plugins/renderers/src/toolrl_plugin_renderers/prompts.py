@@ -87,8 +87,29 @@ class TextEncoder:
         shield = Shield()
         ids = self._codec.encode_shielded(shield.hide(text[: len(text) - len(last)], self._finder) + last, shield)
         decoded = self._codec.decode(ids, ())
-        # A normalizer may change the text's length.
-        offsets = tuple(min(offset, len(text)) for offset in decoded.offsets)
+        offsets = decoded.offsets if decoded.text == text else self._aligned(ids, text, decoded)
         if ended and not last and self._closing is not None:
             return [*ids, self._closing], Decoded(text, (*offsets, len(text)))
         return ids, Decoded(text, offsets)
+
+    def _aligned(self, ids: Sequence[int], text: str, decoded: Decoded) -> tuple[int, ...]:
+        """Offsets in a text that its tokens don't decode to (a normaliser, halves of surrogate pairs): exact at added
+        tokens, which stand there as they are spelled, and between them as far as the decoded text counts."""
+        if len(decoded.text) == len(text):
+            return decoded.offsets
+        anchors: list[tuple[int, int, int]] = []  # token, character, length
+        position = 0
+        for index, token in enumerate(ids):
+            name = self._names.get(token)
+            at = text.find(name, position) if name else -1
+            if name and at >= 0:
+                anchors.append((index, at, len(name)))
+                position = at + len(name)
+        offsets: list[int] = []
+        start = begin = 0
+        for index, at, length in [*anchors, (len(ids), len(text), 0)]:
+            base = decoded.offsets[begin]
+            offsets += [min(start + decoded.offsets[i] - base, at) for i in range(begin, index)]
+            offsets.append(at)
+            start, begin = at + length, min(index + 1, len(ids))
+        return tuple(offsets)

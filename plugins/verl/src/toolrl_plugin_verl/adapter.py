@@ -68,6 +68,7 @@ class VerlTool(Tool):
         self._instances: dict[str, _Instance] = {}
         self._takes_whole = _names_create_kwargs(type(tool))
         self._has_reward = _overrides(tool, "calc_reward")
+        self._told_id = False
 
     async def create(  # type: ignore[override]
         self, instance_id: str, /, *, toolrl_episode: EpisodeContext, **create_kwargs: Any
@@ -78,6 +79,15 @@ class VerlTool(Tool):
         args, kwargs = _create_arguments(self._tool.create, instance.id, given, whole=self._takes_whole)
         made = await self._loop.call(self._tool.create, *args, **kwargs)
         own_id, response = _created(made)
+        problem = f"create() gave the id {own_id!r:.80}, which another episode's instance has"
+        shared = any(other.created and other.id == own_id for other in self._instances.values())
+        if shared and (args or "instance_id" in kwargs):
+            hint = "Use the instance_id that create gets, or a new uuid each time."
+            raise ToolsetError(problem, where=self.name_of_tool, hint=hint)
+        if shared and not self._told_id:
+            # A tool of 0.9.1, written for one instance a call, may give the same id each time: it keeps nothing by it.
+            self._told_id = True
+            _log.warning("tool %r: %s; what it keeps under it is shared", self.name_of_tool, problem)
         instance.id = instance.id if own_id is None else own_id
         instance.created = True
         return _opening(response)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from toolrl_plugin_verl.imports import import_hint, load_user
 from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.results import from_function
 from toolrl_plugin_verl.tools.function_tool import MARK, Registered, collecting
+
+_CHOICES = re.compile(r"\(choices:([^()]*)\)\s*\Z", re.IGNORECASE)
 
 
 def load_functions(path: str, where: str | None) -> list[Registered]:
@@ -61,8 +65,31 @@ def as_tool(entry: Registered, loop: LoopThread, *, step_rewards: bool) -> Funct
     """A registered function as a tool. Raises TypeError or ValueError for one without a usable spec."""
     call = _wrapped(entry, loop, counts=step_rewards)
     if entry.tool_schema is None:
-        return FunctionTool(call, name=entry.name, timeout=SECONDS)
+        return _ChoosingTool(call, name=entry.name, timeout=SECONDS)
     return _SchemaTool(entry, call)
+
+
+class _ChoosingTool(FunctionTool):
+    """A function whose docstring may list what is allowed for a parameter: `(choices: ["a", "b"])` at the end of its
+    description, as in transformers' schemas."""
+
+    @functools.cached_property
+    def spec(self) -> ToolSpec:
+        spec = super().spec
+        properties = {key: _chosen(value) for key, value in spec.parameters.get("properties", {}).items()}
+        return replace(spec, parameters={**spec.parameters, "properties": properties})
+
+
+def _chosen(schema: Any) -> Any:
+    description = schema.get("description") if isinstance(schema, Mapping) else None
+    found = _CHOICES.search(description) if isinstance(description, str) and "enum" not in schema else None
+    try:
+        choices = json.loads(found[1]) if found else None
+    except (ValueError, RecursionError):
+        choices = None
+    if not found or not isinstance(choices, list) or not choices:
+        return schema
+    return {**schema, "description": found.string[: found.start()].rstrip(), "enum": choices}
 
 
 class _SchemaTool(Tool):
