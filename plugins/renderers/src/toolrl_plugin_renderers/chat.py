@@ -44,8 +44,6 @@ class RenderersFormat(WholeFormat):
         turn_marks, markup = self._written(with_tools=False) | ends, self._written(with_tools=True) | self._tags()
         self._codec.add_control(turn_marks | markup)
         self._outside = OutsideTexts(self._codec.special, turn_marks, markup)
-        self._depend_on_tools = self._find_dependence()
-        """What follows a turn depends on the tools. In most families it doesn't: they need no rendering then."""
 
     @property
     def renderer(self) -> str:
@@ -62,9 +60,8 @@ class RenderersFormat(WholeFormat):
         """What follows a sampled turn. Raises ChatFormatError."""
         shield = Shield()
         hidden = self._hide(self._with_native_ids(sampled_ids, messages), shield)
-        specs = self._shielded(tools, shield) if self._depend_on_tools else ()
         with self._setup.tokenizer.hiding(shield):
-            mark, rest = self._turns.after(hidden, specs)
+            mark, rest = self._turns.after(hidden, self._shielded(tools, shield))
         self._turns.check_shown(messages, rest)
         last = sampled_ids[-1] if sampled_ids else None
         ended = last in self.end_ids and (last == mark or mark not in self._turns.headers)
@@ -111,11 +108,6 @@ class RenderersFormat(WholeFormat):
 
     def _rendered(self, ids: Sequence[int]) -> Rendered:
         return Rendered(tuple(ids), in_thinking=self._setup.in_thinking(ids))
-
-    def _find_dependence(self) -> bool:
-        result = Message("tool", RESULT, tool_call_id="call_1", name=_PROBE.name)
-        following = ([Message("user", RESULT)], [result])
-        return any(self._turns.after(messages, [_PROBE]) != self._turns.after(messages, ()) for messages in following)
 
     def _with_native_ids(self, sampled_ids: Sequence[int], messages: Sequence[Message]) -> Sequence[Message]:
         """The results with the ids that the model gave its calls, for families that repeat them."""

@@ -115,7 +115,7 @@ def _pin(manager: Any) -> None:
     """Let the manager give the call that a thread is answering, instead of reading a text again."""
     if "get_prompt" in vars(manager):  # Another toolset of this Env did it.
         return
-    manager.get_prompt = _prompt
+    manager.get_prompt = lambda input_data, *args, **kwargs: Prompt(input_data)
     for name in ("parse_response", "parse_tools"):
         method = getattr(type(manager), name)
         setattr(manager, name, functools.partial(_given, weakref.ref(manager), method, name == "parse_response"))
@@ -127,10 +127,6 @@ def _given(manager: Any, method: Any, response: bool, /, *args: Any, **kwargs: A
         return method(manager(), *args, **kwargs)
     tools = [dict(running.tool)]
     return ("actions", tools) if response else tools
-
-
-def _prompt(input_data: Any, *args: Any, **kwargs: Any) -> Prompt:
-    return Prompt(input_data)
 
 
 def _named(tools: Any) -> list[tuple[str, Any]]:

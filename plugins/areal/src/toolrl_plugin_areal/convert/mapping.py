@@ -53,7 +53,8 @@ class ArealConvert(ConvertCommand):
 def convert(settings: ArealConversion) -> tuple[dict[str, Any], ArealConversion]:
     """The config, and the conversion with its notes."""
     batch = settings.whole("train_dataset.batch_size", least=1)
-    steps, epoch = _steps(settings, batch)
+    rows, epochs = count_rows(settings.get("train_dataset.path")), settings.whole("total_train_epochs", least=1)
+    steps, epoch = settings.steps(settings.whole("total_train_steps", default=0), epochs, batch, rows)
     config: dict[str, Any] = {
         "model": _model(settings),
         "data": _data(settings),
@@ -232,12 +233,6 @@ def _optimizer(settings: ArealConversion, steps: int) -> dict[str, Any]:
     elif schedule != "constant":
         settings.lose(f"{_OPTIM}.lr_scheduler_type", f"{str(schedule)[:40]!r} isn't there; the rate stays constant")
     return result
-
-
-def _steps(settings: ArealConversion, batch: int) -> tuple[int, int | None]:
-    """Steps of the run, and of one pass over the data where its files can be read here."""
-    rows, epochs = count_rows(settings.get("train_dataset.path")), settings.whole("total_train_epochs", least=1)
-    return settings.steps(settings.whole("total_train_steps", default=0), epochs, batch, rows)
 
 
 def _every(settings: ArealConversion, section: str, epoch: int | None) -> int:
