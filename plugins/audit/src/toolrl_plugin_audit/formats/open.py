@@ -8,9 +8,8 @@ import lzma
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from toolrl.errors import DataError
 from toolrl.runs.files import read_lines
@@ -95,16 +94,10 @@ def records(path: Path) -> Iterator[Any]:
             ) from error  # fmt: skip
         return
     try:
-        with _opened(path) as file:
+        with _PACKED.get(path.suffix, open)(path, "rb") as file:  # type: ignore[operator]
             yield from read_lines(file, str(path))
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"this file can't be read: {type(error).__name__}: {error}", where=str(path)) from error
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    with _PACKED.get(path.suffix, open)(path, "rb") as file:  # type: ignore[operator]
-        yield file
 
 
 def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, list[str]]:
