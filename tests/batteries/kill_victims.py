@@ -18,7 +18,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 STORE = 100 * 2**20
-WORKERS = 2
+WORKERS = TRAINERS = 2
 QUIET = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0", "RAY_AUTH_MODE": "disabled"}
 
 
@@ -50,10 +50,18 @@ class Run:
         found = text.rpartition("starts: process ")[2].split()[:1]
         return int(found[0]) if found and command(int(found[0])) else None
 
-    def good_calls(self, worker: int) -> int:
-        """Calls of tools that were answered to a worker without an error."""
-        tools = self.workers().get(worker, {}).get("tools", {})
-        return sum(tool["calls"] - tool["errors"] for tool in tools.values())
+    def last_step(self) -> float:
+        """When the last step was complete, by the machine's clock; 0 before the first."""
+        try:
+            lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+            return max((float(json.loads(line)["time"]) for line in lines[-2:]), default=0.0)
+        except (FileNotFoundError, ValueError):
+            return 0.0
+
+    def good_calls(self, worker: int | None = None) -> int:
+        """Calls of tools that were answered without an error, of one worker or of all."""
+        found = [it for number, it in self.workers().items() if worker in (None, number)]
+        return sum(tool["calls"] - tool["errors"] for it in found for tool in it.get("tools", {}).values())
 
 
 class Target:
@@ -115,25 +123,18 @@ class Rollout:
         return RolloutPlace(run, chance.randrange(WORKERS)) if run.workers() else None
 
 
-class ServerPlace(Target):
-    """An MCP server of one rollout worker, or the guard that stands before it. Its recovery shows in calls that are
-    answered again."""
+class _Counting(Target):
+    """A place whose recovery shows in calls that are answered again."""
 
-    def __init__(self, run: Run, number: int, mark: str) -> None:
-        super().__init__(run)
-        self.number = number
-        self._mark = mark
-        self._struck = False
-        self._begun = 0
-        self._seen: tuple[int, int] | None = None
+    _struck = False
+    _begun = 0
+    _seen: tuple[int, int] | None = None
 
-    def pid(self) -> int | None:
-        worker = self.run.workers().get(self.number, {}).get("pid")
-        found = [pid for pid in below(worker) if self._is(command(pid))] if worker else []
-        return found[0] if found else None
+    def calls(self) -> int:
+        raise NotImplementedError
 
     def doing(self) -> str:
-        return f"{self._mark}, {'starting' if self._struck else 'serving'}"
+        return "starting" if self._struck else "serving"
 
     def kill(self) -> None:
         super().kill()
@@ -142,14 +143,59 @@ class ServerPlace(Target):
     def recovered(self, killed: set[int]) -> bool:
         """Another process is there, and calls were answered in two more looks of the run at itself: those of the first
         may have been answered before."""
-        now, calls = self.pid(), self.run.good_calls(self.number)
+        now = self.pid()
         if now is None or now in killed:
             return False
         if self._seen is None or self._seen[0] != now:
-            self._seen, self._begun = (now, calls), 0
-        elif calls > self._seen[1]:
-            self._seen, self._begun = (now, calls), self._begun + 1
+            self._seen, self._begun = (now, self.calls()), 0
+        elif self.calls() > self._seen[1]:
+            self._seen, self._begun = (now, self.calls()), self._begun + 1
         return self._begun >= 2
+
+
+class LimiterPlace(_Counting):
+    """The actor with the cluster's limits."""
+
+    def pid(self) -> int | None:
+        found = [pid for pid in below(self.run.pid) if command(pid).startswith("ray::LimitActor")]
+        return found[0] if found else None
+
+    def calls(self) -> int:
+        return self.run.good_calls()
+
+
+class Limiter:
+    """The process of the cluster-wide limiter, which every call of the run's tool waits for."""
+
+    steps = 25
+
+    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
+        policy = {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}
+        return {"tools": [{**tool, "policy": policy}], "cluster": {}}
+
+    def target(self, run: Run, chance: random.Random) -> Target | None:
+        place = LimiterPlace(run)
+        return place if run.good_calls() and place.pid() is not None else None
+
+
+class ServerPlace(_Counting):
+    """An MCP server of one rollout worker, or the guard that stands before it."""
+
+    def __init__(self, run: Run, number: int, mark: str) -> None:
+        super().__init__(run)
+        self.number = number
+        self._mark = mark
+
+    def pid(self) -> int | None:
+        worker = self.run.workers().get(self.number, {}).get("pid")
+        found = [pid for pid in below(worker) if self._is(command(pid))] if worker else []
+        return found[0] if found else None
+
+    def calls(self) -> int:
+        return self.run.good_calls(self.number)
+
+    def doing(self) -> str:
+        return f"{self._mark}, {super().doing()}"
 
     def _is(self, words: str) -> bool:
         return "calculator_server" in words and ("guard.py" in words) == (self._mark == "guard")
@@ -169,6 +215,47 @@ class Mcp:
         mark = "guard" if chance.random() < 0.3 else "server"
         place = ServerPlace(run, chance.randrange(WORKERS), mark)
         return place if run.good_calls(place.number) and place.pid() is not None else None
+
+
+class TrainerPlace(Target):
+    """A trainer worker, one rank of the group."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        super().__init__(run)
+        self.rank = rank
+        self._struck = 0.0
+        """When, by the machine's clock."""
+
+    def pid(self) -> int | None:
+        return self.run.logged_pid(f"trainer-{self.rank}.log")
+
+    def doing(self) -> str:
+        status = self.run.status()
+        starts = status.get("pid") != self.run.logged_pid("trainer-0.log")
+        what = "starting" if starts else str(status.get("doing", "")).partition(" the ")[0].partition(",")[0]
+        return f"{'first' if self.rank == 0 else 'other'} rank, {what}"
+
+    def kill(self) -> None:
+        super().kill()
+        self._struck = time.time()
+
+    def recovered(self, killed: set[int]) -> bool:
+        """Every rank is another process, and they have trained a step."""
+        pids = [self.run.logged_pid(f"trainer-{rank}.log") for rank in range(TRAINERS)]
+        return not {None, *killed}.intersection(pids) and self.run.last_step() > self._struck
+
+
+class Trainer:
+    """Trainer workers, whatever they do. One that dies takes the group with it, and its rollout workers."""
+
+    steps = 50
+
+    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
+        cluster = {"trainer_workers": TRAINERS, "trainer_cpus": 0, "trainer_restarts": 20}
+        return {"tools": [tool], "cluster": cluster, "trainer": {"save_every": 5}}
+
+    def target(self, run: Run, chance: random.Random) -> Target | None:
+        return TrainerPlace(run, chance.randrange(TRAINERS)) if run.last_step() else None
 
 
 class NodePlace(RolloutPlace):
@@ -212,8 +299,8 @@ class Node:
 
 
 # A kind has `steps`, those of a run for each kill, `config(tool)`, what the run's config has in
-# `environments.default.tools` and in `cluster`, and `target(run, chance)`, a place chosen by chance.
-KINDS: dict[str, type[Any]] = {"rollout": Rollout, "mcp": Mcp, "node": Node}
+# `environments.default.tools`, in `cluster` and in `trainer`, and `target(run, chance)`, a place chosen by chance.
+KINDS: dict[str, type[Any]] = {"rollout": Rollout, "limiter": Limiter, "mcp": Mcp, "node": Node, "trainer": Trainer}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Rollout workers on a real Ray cluster of three nodes: the same run as in one process, weights, deaths."""
+"""Rollout workers on a real Ray cluster of three nodes: the same run as in one process, weights, deaths, refusals."""
 
 from __future__ import annotations
 
@@ -232,3 +232,25 @@ def wait_for(condition: Any, process: Any, seconds: float = 120.0) -> None:
         assert process.poll() is None, "it ended"
         assert time.monotonic() < end, "it didn't come to that"
         time.sleep(0.05)
+
+
+def test_too_few_resources_and_no_cluster_are_config_errors(cluster: Any, own_place: Any, here: Any) -> None:
+    def refused(name: str, section: dict[str, Any]) -> str:
+        done = here("train", own_place.config(changes(cluster, name, cluster=section), name=name), place=own_place)
+        assert done.returncode == 1
+        return str(done.stderr)
+
+    text = refused("many", {"rollout_workers": 3})
+    assert "3 workers with 1 CPU each don't fit the Ray cluster, which has room for 2" in text
+    text = refused("gpus", {"worker_gpus": 1})
+    assert "2 workers with 1 CPU, 1 GPU each don't fit the Ray cluster, which has room for 0" in text
+    assert "Traceback" not in text
+
+
+def test_an_address_where_nothing_is(own_place: Any) -> None:
+    section = {**WORKERS, "address": "127.0.0.1:1"}
+    config = own_place.config({"model": {"path": "runs/warm"}, "run": {"name": "no"}, "cluster": section}, name="no")
+    done = own_place.toolrl("train", config)
+    assert done.returncode == 1
+    assert "cluster.address: the Ray cluster '127.0.0.1:1' can't be joined" in done.stderr
+    assert "Traceback" not in done.stderr

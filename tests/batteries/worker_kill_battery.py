@@ -1,6 +1,6 @@
 """Kills processes of one training run by SIGKILL at random moments, and counts what comes of it.
 
-    python tests/batteries/worker_kill_battery.py --kind rollout|mcp|node [--kills 10]
+    python tests/batteries/worker_kill_battery.py --kind rollout|trainer|limiter|mcp|node [--kills 10]
         [--staleness 1] [--seed 0] [--dir runs/worker-kills] [--json OUT.json]
 
 The run has two rollout workers on a Ray cluster that is started for it, and a model that calls a tool. A process of the
@@ -123,7 +123,7 @@ def prepare(kind: Any, folder: Path, steps: int, staleness: int) -> None:
     config = {**CONFIG, "model": {"path": str(folder / "warm")}, "run": {"dir": str(folder), "name": "run"}}
     config["environments"] = {"default": {**environment, "tools": own["tools"]}}
     config["rollout"] = {**CONFIG["rollout"], "max_staleness": staleness}
-    config["trainer"] = {**CONFIG["trainer"], "steps": steps}
+    config["trainer"] = {**CONFIG["trainer"], **own.get("trainer", {}), "steps": steps}
     config["cluster"] = {**CONFIG["cluster"], **own["cluster"]}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
 

@@ -21,7 +21,7 @@ from toolrl.cli.main import main
 from toolrl.protocols import BuildContext, StepReport
 from toolrl.runs.folder import RunFolder
 from toolrl.types import Episode
-from toolrl_plugin_report.index import make_index, read_index
+from toolrl_plugin_report.index import make_index, read_index, read_member
 from toolrl_plugin_report.observer import ReportObserver
 
 MakeRun = Callable[..., RunFolder]
@@ -118,14 +118,19 @@ def test_the_index_that_a_run_keeps_is_that_of_its_files(
     config = {"algorithm": {"baseline": "leave_one_out", "scale": "std", "group_size": 1}}
     folder = RunFolder.create(make_run().directory.parent / "kept", config, total_steps=1)
     observer = ReportObserver(None, BuildContext("report"))
-    for index in range(7):
+    for index in range(70):
         episode = make_episode(index, correct=index % 2 == 0)
         folder.episode_store.add(episode)
         observer.toolrl_episode_end(episode)
     folder.metrics.append(StepReport(1, "train", {}), folder.episode_store.close_step(1, "train"))
     observer.toolrl_step_end(folder, StepReport(1, "train", {}))
     (file,) = folder.episode_store.files()
-    assert read_index(file) == make_index(file, config) is not None
+    kept = read_index(file)
+    assert kept == make_index(file, config)
+    assert kept is not None
+    # One member of the file is enough to read an episode.
+    assert json.loads(read_member(file, 2, kept.members)[5])["id"] == "t69#69"
+    assert read_member(file, 1, kept.members) == [line.rstrip() for line in read_member(file, 1, [])]
     file.path.write_bytes(file.path.read_bytes() + b"\0")
     assert read_index(file) is None  # of another file than this
 

@@ -27,6 +27,8 @@ from toolrl.types import Episode
 _FILE = re.compile(r"(\d+)-([a-z]+)\.jsonl(\.gz)?\Z")
 _ROUND = re.compile(r"(train|eval|rollout|sft)-(\d+)(?:/|\Z)")
 _OPEN = "open.jsonl"
+MEMBER_EPISODES = 32
+"""Lines of a compressed file that are one gzip member: a reader that knows where it starts needs no other."""
 _COMPRESSION = 3
 """Of zlib: three quarters of the best level's saving for an eighth of its time."""
 
@@ -108,7 +110,8 @@ class EpisodeStore:
             (self.directory / _OPEN).replace(plain)
         prefix = json_line({"step": step, "kind": kind})[:-2] + b","
         lines = [prefix + line[1:] for line in plain.read_bytes().splitlines(keepends=True)]
-        write_atomic(packed, gzip.compress(b"".join(lines), _COMPRESSION, mtime=0))
+        members = (b"".join(lines[at : at + MEMBER_EPISODES]) for at in range(0, len(lines), MEMBER_EPISODES))
+        write_atomic(packed, b"".join(gzip.compress(member, _COMPRESSION, mtime=0) for member in members))
         plain.unlink()
         return self._count
 

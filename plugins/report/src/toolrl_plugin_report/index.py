@@ -8,15 +8,19 @@ from the file.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import logging
+import math
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from toolrl.errors import DataError
-from toolrl.runs.episodes import EpisodeFile
+from toolrl.runs.episodes import MEMBER_EPISODES, EpisodeFile
 from toolrl.runs.files import write_atomic
 from toolrl.runs.records import StoredEpisode, episode_from_json
 from toolrl_plugin_report.sample import Totals, whole_characters
@@ -36,6 +40,8 @@ class FileIndex:
     totals: Totals
     rows: str
     """A JSON list of rows, by `view.COLUMNS`."""
+    members: list[int]
+    """Where the gzip members of `MEMBER_EPISODES` episodes start; empty where the file has other members."""
 
 
 def stamp_of(path: Path) -> list[int]:
@@ -50,7 +56,7 @@ def read_index(file: EpisodeFile) -> FileIndex | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open(encoding="utf-8") as lines:
         head = json.loads(next(lines, ""))
         if head["columns"] == list(COLUMNS) and head["stamp"] == stamp_of(file.path):
-            return FileIndex(head["stamp"], Totals.from_json(head["totals"]), next(lines).strip())
+            return FileIndex(head["stamp"], Totals.from_json(head["totals"]), next(lines).strip(), head["members"])
     return None
 
 
@@ -66,7 +72,7 @@ def make_index(file: EpisodeFile, config: Mapping[str, Any]) -> FileIndex:
     except (DataError, ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("left out of the report: %s: %s", file.path, error)
         totals, rows = Totals(), []
-    return _index(stamp, totals, rows, config)
+    return _index(file, stamp, totals, rows, config)
 
 
 def _take_tokens(record: dict[str, Any]) -> tuple[int | None, int]:
@@ -82,20 +88,46 @@ def _take_tokens(record: dict[str, Any]) -> tuple[int | None, int]:
 
 def write_index(file: EpisodeFile, totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]) -> None:
     """Keep the rows of a file that was just written. Raises OSError."""
-    keep_index(file, _index(stamp_of(file.path), totals, rows, config))
+    keep_index(file, _index(file, stamp_of(file.path), totals, rows, config))
 
 
 def keep_index(file: EpisodeFile, index: FileIndex) -> None:
     """Write a file's index. Raises OSError."""
     path = _path(file)
     path.parent.mkdir(exist_ok=True)
-    head = {"columns": COLUMNS, "stamp": index.stamp, "totals": index.totals.to_json()}
+    head = {"columns": COLUMNS, "stamp": index.stamp, "totals": index.totals.to_json(), "members": index.members}
     write_atomic(path, f"{_json(head)}\n{index.rows}\n", durable=False)
 
 
-def _index(stamp: list[int], totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]) -> FileIndex:
+def _index(
+    file: EpisodeFile, stamp: list[int], totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]
+) -> FileIndex:
     set_advantages(rows, config)
-    return FileIndex(stamp, totals, _json(rows))
+    members = _members(file.path) if rows and file.path.suffix == ".gz" else []
+    known = members if len(members) == math.ceil(len(rows) / MEMBER_EPISODES) else []
+    return FileIndex(stamp, totals, _json(rows), known)
+
+
+def _members(path: Path) -> list[int]:
+    """Where the gzip members of a file start, by the header that all have in common."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        header, at, found = data[:10], 0, []
+        while at >= 0:
+            found.append(at)
+            at = data.find(header, at + 1)
+    return found
+
+
+def read_member(file: EpisodeFile, number: int, members: Sequence[int]) -> list[bytes]:
+    """The lines of a file's member, or of as many episodes in a file without. Raises OSError, EOFError, zlib.error."""
+    if members:
+        with file.path.open("rb") as packed:
+            packed.seek(members[number])
+            end = members[number + 1] if number + 1 < len(members) else file.path.stat().st_size
+            return gzip.decompress(packed.read(end - members[number])).splitlines()
+    opened = gzip.open if file.path.suffix == ".gz" else open
+    with opened(file.path, "rb") as lines:
+        return list(islice(lines, number * MEMBER_EPISODES, (number + 1) * MEMBER_EPISODES))
 
 
 def _json(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_report.charts import Unit
@@ -114,9 +115,12 @@ def stages(lines: Sequence[MetricsLine], seconds: float) -> list[tuple[str, floa
     spent: dict[str, float] = {}
     for line in lines:
         for metric, stage in _STAGES:
-            took = line.metrics.get(metric, 0.0)
-            spent[stage] = spent.get(stage, 0.0) + (took if math.isfinite(took) else 0.0)
+            spent[stage] = spent.get(stage, 0.0) + _finite(line.metrics.get(metric))
     named = sum(spent.values())
     if seconds > named:
         spent["other"] = seconds - named
     return sorted(((stage, took) for stage, took in spent.items() if took > 0), key=lambda item: -item[1])
+
+
+def _finite(value: Any) -> float:
+    return float(value) if value is not None and math.isfinite(value) else 0.0

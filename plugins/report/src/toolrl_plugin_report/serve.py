@@ -8,24 +8,23 @@ line, never a path. Nothing can be changed over it.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import threading
 import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import islice
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from toolrl.errors import ConfigError, ToolrlError
-from toolrl.runs.episodes import EpisodeFile
+from toolrl.runs.episodes import MEMBER_EPISODES, EpisodeFile
 from toolrl.runs.files import read_json
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.records import StoredEpisode, episode_from_json
 from toolrl_common.http_server import is_loopback, refused
-from toolrl_plugin_report.index import FileIndex, keep_index, make_index, name_of, read_index, stamp_of
+from toolrl_plugin_report.index import FileIndex, keep_index, make_index, name_of, read_index, read_member, stamp_of
 from toolrl_plugin_report.page import charts_data, live_parts, no_episodes, read_runs, read_tokens, render_page
 from toolrl_plugin_report.sample import Totals, script_json
 from toolrl_plugin_report.view import COLUMNS, view
@@ -46,6 +45,7 @@ class ServedRun:
         self._clock = 0
         self._waiting = 0
         """Files that are still to be read."""
+        self._read: OrderedDict[tuple[str, int], tuple[list[int], list[bytes]]] = OrderedDict()
         self._tokens: dict[int, str] = {}
 
     def refresh(self) -> None:
@@ -73,7 +73,7 @@ class ServedRun:
     def _put(self, name: str, index: FileIndex | None) -> None:
         with self._lock:
             self._clock += 1
-            self._files[name] = (self._clock, index or FileIndex([], Totals(), "[]"))
+            self._files[name] = (self._clock, index or FileIndex([], Totals(), "[]", []))
 
     def _inside(self, file: EpisodeFile) -> bool:
         """Whether a file lies in the run's folder, not where a link leads out of it."""
@@ -133,12 +133,8 @@ class ServedRun:
         holds it no more."""
         files = {name_of(file): file for file in self._folder.episode_store.files() if self._inside(file)}
         file = files[name]
-        opened = gzip.open if file.path.suffix == ".gz" else open
-        with opened(file.path, "rb") as lines:
-            found = next(islice(lines, line, None), None)
-        if found is None:
-            raise LookupError(its_id)
-        stored = StoredEpisode(file.step, file.kind, episode_from_json(read_json(found)))
+        lines = self._member(file, line // MEMBER_EPISODES)
+        stored = StoredEpisode(file.step, file.kind, episode_from_json(read_json(lines[line % MEMBER_EPISODES])))
         if stored.episode.id != its_id:
             raise LookupError(its_id)
         ids = {token for trajectory in stored.episode.trajectories for token in trajectory.ids}
@@ -147,6 +143,19 @@ class ServedRun:
                 self._tokens = read_tokens(self._folder)
             texts = {str(token): self._tokens[token] for token in ids if token in self._tokens}
         return script_json({"episode": view(stored), "tokens": texts})
+
+    def _member(self, file: EpisodeFile, number: int) -> list[bytes]:
+        """The lines of a file's member, of the last ones read from memory: siblings stand together."""
+        name, stamp = name_of(file), stamp_of(file.path)
+        with self._lock:
+            found = self._read.get((name, number))
+            if found is None or found[0] != stamp:
+                _, index = self._files.get(name, (0, None))
+                lines = read_member(file, number, index.members if index and index.stamp == stamp else [])
+                found = self._read[name, number] = (stamp, lines)
+                if len(self._read) > 16:
+                    self._read.popitem(last=False)
+            return found[1]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -37,7 +37,7 @@ def row(stored: StoredEpisode, sampled: int | None = None, tokens: int | None = 
         stored.step,
         stored.kind,
         episode.environment,
-        _rounded(episode.reward, 6),
+        _rounded(episode.reward),
         None,
         episode.correct,
         episode.stop_reason,
@@ -97,8 +97,8 @@ def _compare(group: Sequence[list[Any]], leave_one_out: bool, scaled: bool) -> N
         one[6] = round((reward - mean) * factor, 4)
 
 
-def _rounded(value: float, digits: int) -> float | str:
-    return plain_float(float(f"{value:.{digits}g}"))
+def _rounded(value: float) -> float | str:
+    return plain_float(float(f"{value:.6g}"))
 
 
 def view(stored: StoredEpisode) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
         "promptLength": trajectory.prompt_length,
         "ids": list(trajectory.ids),
         "spans": spans,
-        "logprobs": [_rounded(value, 3) for start, end in spans for value in trajectory.logprobs[start:end]],
+        "logprobs": [_logprob(value) for start, end in spans for value in trajectory.logprobs[start:end]],
         "versions": sorted({version for version in trajectory.weight_versions if version >= 0}),
     }
 
@@ -204,6 +204,10 @@ def _short(text: str) -> str:
         return text
     half = TEXT_LIMIT // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def _logprob(value: float) -> float | str:
+    return plain_float(float(f"{value:.3g}"))
 
 
 def _spans(mask: Sequence[int]) -> list[list[int]]:
