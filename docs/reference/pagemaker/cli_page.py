@@ -25,7 +25,7 @@ Every command takes `--debug`, which shows the traceback of an error. With `--js
 def make() -> str:
     """The page."""
     lines = {name: line for name, (_, line) in {**entry.COMMANDS, **PLUGIN_COMMANDS}.items()}
-    rows = [(f"[{code(name)}](#{_anchor(name)})", line) for name, line in lines.items()]
+    rows = [(f"[{code(name)}](#toolrl-{name})", line) for name, line in lines.items()]
     parts = [_INTRO, table(("command", "what it does"), rows)]
     for name in lines:
         parts += _command(name)
@@ -49,10 +49,6 @@ def _with_example(name: str) -> tuple[argparse.ArgumentParser, str]:
         parser = entry.command_parser(name, command.HELP, example)
     command.configure(parser)
     return parser, example
-
-
-def _anchor(name: str) -> str:
-    return f"toolrl-{name}"
 
 
 def _command(name: str) -> Iterator[str]:

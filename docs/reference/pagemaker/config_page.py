@@ -37,7 +37,7 @@ are relative to the folder that the command runs in. Where a meaning says None, 
 
 def make() -> str:
     """The page."""
-    parts = [_INTRO, _top()]
+    parts = [_INTRO, "## The whole\n\n" + field_table(Config, own_type=_types(Config))]
     for name, field in fields(Config):
         model = section(field.annotation)
         if model is not None and not issubclass(model, ComponentUse):
@@ -46,10 +46,6 @@ def make() -> str:
     parts += ["## Values from the command line", prose(inspect.cleandoc(_overrides()))]
     parts += ["## End flags", prose(module_doc("parsing.flags"))]
     return page("Config", *parts)
-
-
-def _top() -> str:
-    return "## The whole\n\n" + field_table(Config, own_type=_types(Config))
 
 
 def _section(path: str, model: type[BaseModel]) -> list[str]:

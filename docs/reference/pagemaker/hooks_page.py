@@ -13,6 +13,12 @@ _INTRO = """\
 The file is `core/src/toolrl/hookspecs.py`. How to write a plugin: [write a plugin](../howto/write-a-plugin.md). The
 data that components are handed: [types](types.md)."""
 
+_EVENTS = """\
+They fire in the controller process, in its main thread, for the observers that the config names, in its order, then for
+those of every run. An observer is an object with some of these methods; they need no mark and may leave out arguments
+that they don't use. An observer only reads. One that raises is logged and counted, and hides nothing from the others. A
+misspelled event, an `async def` and an argument that the event doesn't have are refused when the run is built."""
+
 _WITH = {"Toolset": ("ToolSession", "EnvironmentSession", "Reply", "RewritesHistory"),
          "RolloutEngine": ("ChatEngine", "WeightSource", "HoldsStill", "Rests", "ScoresTokens"),
          "ChatFormat": ("ChecksTools",),
@@ -49,7 +55,7 @@ def make() -> str:
             parts += _class(known[name], level=4)
         if protocol == "Toolset":
             parts += _class(known["EpisodeContext"], level=4) + _class(known["Model"], level=4)
-    parts += ["## Events", _events_intro()]
+    parts += ["## Events", _EVENTS]
     registration = {kind.hook for kind in KINDS.values()}
     parts += [_event(function) for name, function in specs.items() if name not in registration]
     return page("Hooks", *parts)
@@ -87,14 +93,6 @@ def _default(text: str | None) -> str:
         return "required"
     made = re.fullmatch(r"field\(default_factory=(\w+)\)", text)
     return code(f"{made[1]}()" if made else text)
-
-
-def _events_intro() -> str:
-    return """\
-They fire in the controller process, in its main thread, for the observers that the config names, in its order, then for
-those of every run. An observer is an object with some of these methods; they need no mark and may leave out arguments
-that they don't use. An observer only reads. One that raises is logged and counted, and hides nothing from the others. A
-misspelled event, an `async def` and an argument that the event doesn't have are refused when the run is built."""
 
 
 def _event(function: ast.FunctionDef) -> str:

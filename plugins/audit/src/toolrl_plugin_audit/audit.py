@@ -98,36 +98,24 @@ class Audit:
         than `max_staleness`; `exact` as in `Rewards`."""
         self._lacks = lacks
         self._skip = skip
-        self._rewards, self._tools, self._endings = Rewards(exact), Tools(), Endings()
+        self._rewards, self._tools, self._endings, self._ages = Rewards(exact), Tools(), Endings(), Ages()
         self._rows = self._files = self._unsaid = 0
-        self._ages = Ages() if guessed else None
+        self._guessed = guessed
         self._counts = dict.fromkeys(CHECKS, 0)
         self._found: dict[tuple[str, str], Finding] = {}
-        self._by_row = {
-            "continuation": row_checks.continuation,
-            "masks": row_checks.masks,
-            "advantages": row_checks.token_advantages,
-            "versions": row_checks.versions(max_staleness),
-            "truncation": row_checks.truncation,
-            "answers": row_checks.answers,
-        }
+        self._by_row = row_checks.checks(max_staleness)
 
     def add(self, row: Row) -> None:
         """Check a rollout."""
         self._rows += 1
         self._unsaid += row.reward is not None and not row.knows_end
         for name, check in self._by_row.items():
-            found = check(row)
-            if found is None:
-                continue
-            self._counts[name] += 1
-            for problem, example in dict(reversed(list(found))).items():  # The first of each problem.
-                self._note(name, problem, row.place, example)
-        self._rewards.add(row)
-        self._tools.add(row)
-        self._endings.add(row)
-        if self._ages is not None:
-            self._ages.add(row)
+            if check.applies(row):
+                self._counts[name] += 1
+                for problem, example in dict(reversed(list(check.find(row)))).items():  # The first of each problem.
+                    self._note(name, problem, row.place, example)
+        for of_run in (self._rewards, self._tools, self._endings, self._ages):
+            of_run.add(row)
 
     def end_file(self) -> None:
         """Close the groups of a file."""
@@ -148,12 +136,10 @@ class Audit:
         """The result."""
         for found in self._rewards.finish():
             self._note(*found)
-        for problem, place, example in self._tools.finish():
-            self._note("tools", problem, place, example)
-        for problem, place, example in self._endings.finish():
-            self._note("truncation", problem, place, example)
-        for problem, place, example in self._ages.finish() if self._ages is not None else ():
-            self._note("versions", problem, place, example)
+        of_run = {"tools": self._tools, "truncation": self._endings, "versions": self._ages}
+        for check in of_run if self._guessed else ("tools", "truncation"):
+            for problem, place, example in of_run[check].finish():
+                self._note(check, problem, place, example)
         counts = self._counts | {
             "rewards": self._rewards.rows,
             "tools": self._tools.rows,

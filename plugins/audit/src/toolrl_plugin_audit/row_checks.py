@@ -1,12 +1,13 @@
 """Checks that look at one rollout at a time.
 
-Each gives None where the rollout doesn't hold what it needs, else `(problem, example)` pairs, none for a clean one.
+Each yields `(problem, example)` pairs, none for a clean rollout.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from toolrl.types import common_beginning
@@ -33,14 +34,17 @@ TRUNCATED = "truncated rollouts were rewarded"
 UNANSWERED = "tool calls never got an answer"
 
 
-def continuation(row: Row) -> Found | None:
+@dataclass(frozen=True)
+class RowCheck:
+    """A check of one rollout."""
+
+    applies: Callable[[Row], bool]
+    """Whether the rollout holds what the check needs."""
+    find: Callable[[Row], Found]
+
+
+def continuation(row: Row) -> Found:
     """Whether each prompt continues what was sampled before it, token for token."""
-    if row.exchanges is None and row.drifts is None:
-        return None
-    return _drifts(row)
-
-
-def _drifts(row: Row) -> Found:
     yield from ((DRIFT, example) for example in row.drifts or ())
     exchanges = row.exchanges or []
     for number, later in enumerate(exchanges):
@@ -95,13 +99,9 @@ def _predecessor(earlier: list[Exchange], later: Exchange) -> Exchange | None:
     return None
 
 
-def masks(row: Row) -> Found | None:
+def masks(row: Row) -> Found:
     """Whether exactly what the model sampled is trained."""
-    return None if row.tokens is None else _masks(row, row.tokens)
-
-
-def _masks(row: Row, sequences: list[Tokens]) -> Found:
-    for it in sequences:
+    for it in row.tokens or ():
         if len(it.mask) != len(it.ids):
             yield MASK_LENGTH, f"{_of(it)}{len(it.ids)} tokens, a mask of {len(it.mask)}"
             continue
@@ -166,18 +166,13 @@ def _of(it: Tokens) -> str:
     return f"{it.name}: " if it.name else ""
 
 
-def token_advantages(row: Row) -> Found | None:
+def token_advantages(row: Row) -> Found:
     """Whether advantages stand on the trained tokens and nowhere else."""
-    known = [it for it in row.tokens or () if it.advantages is not None]
-    if not known and row.misplaced is None:
-        return None
-    return _token_advantages(row, known)
-
-
-def _token_advantages(row: Row, known: list[Tokens]) -> Found:
     yield from ((CREDIT, example) for example in row.misplaced or ())
-    for it in known:
-        values = it.advantages or ()
+    for it in row.tokens or ():
+        values = it.advantages
+        if values is None:
+            continue
         if len(values) != len(it.ids):
             yield ADVANTAGE_LENGTH, f"{_of(it)}{len(it.ids)} tokens, {len(values)} advantages"
             continue
@@ -197,22 +192,14 @@ def _token_advantages(row: Row, known: list[Tokens]) -> Found:
             yield ADVANTAGE_MISSING, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
 
 
-def versions(max_staleness: int | None) -> Callable[[Row], Found | None]:
-    """The check of the weights' versions, with the oldest age that is allowed; None where it isn't known."""
-
-    def check(row: Row) -> Found | None:
-        known = [it for it in row.tokens or () if it.versions is not None]
-        return None if row.age is None and not known else _versions(row, known, max_staleness)
-
-    return check
-
-
-def _versions(row: Row, known: list[Tokens], max_staleness: int | None) -> Found:
+def versions(row: Row, max_staleness: int | None) -> Found:
+    """Whether weights are fresh enough: at most `max_staleness` versions old, where that is known."""
+    step = "" if row.step is None else f" {row.step}"
     if row.age is not None and max_staleness is not None and row.age > max_staleness:
-        yield STALE, f"sampled {row.age} versions before its step{_step(row)}; {max_staleness} are allowed"
+        yield STALE, f"sampled {row.age} versions before its step{step}; {max_staleness} are allowed"
     if row.age is not None and row.age < 0:
-        yield FUTURE, f"sampled by weights {-row.age} versions newer than its step{_step(row)} began with"
-    for it in known:
+        yield FUTURE, f"sampled by weights {-row.age} versions newer than its step{step} began with"
+    for it in row.tokens or ():
         numbers = list(it.versions or ())
         if it.sampled is not None and len(numbers) == len(it.ids):
             wrong = [(number >= 0) != bool(s) for number, s in zip(numbers, it.sampled, strict=True)]
@@ -226,28 +213,14 @@ def _versions(row: Row, known: list[Tokens], max_staleness: int | None) -> Found
                 break
 
 
-def _step(row: Row) -> str:
-    return "" if row.step is None else f" {row.step}"
-
-
-def truncation(row: Row) -> Found | None:
+def truncation(row: Row) -> Found:
     """Whether a rollout that was cut off got a reward."""
-    if row.reward is None:
-        return None
-    return _truncation(row, row.reward)
+    if row.ended is not None and row.reward is not None and row.reward > 0:
+        yield TRUNCATED, f"{row.ended}, reward {row.reward:g}"
 
 
-def _truncation(row: Row, reward: float) -> Found:
-    if row.ended is not None and reward > 0:
-        yield TRUNCATED, f"{row.ended}, reward {reward:g}"
-
-
-def answers(row: Row) -> Found | None:
+def answers(row: Row) -> Found:
     """Whether each tool call got an answer."""
-    return None if row.calls is None else _answers(row)
-
-
-def _answers(row: Row) -> Found:
     for call in row.calls or ():
         # What cut a rollout off explains why its last calls have none.
         if not call.answered and not (call.last and row.knows_end):
@@ -255,15 +228,26 @@ def _answers(row: Row) -> Found:
             yield UNANSWERED, f"{call.name or 'a call'}, {where}: {quote(call.text)}"
 
 
+def checks(max_staleness: int | None) -> dict[str, RowCheck]:
+    """The checks by name."""
+
+    def has(field: str) -> Callable[[Row], bool]:
+        return lambda row: any(getattr(it, field) is not None for it in row.tokens or ())
+
+    return {
+        "continuation": RowCheck(lambda row: row.exchanges is not None or row.drifts is not None, continuation),
+        "masks": RowCheck(lambda row: row.tokens is not None, masks),
+        "advantages": RowCheck(lambda row: row.misplaced is not None or has("advantages")(row), token_advantages),
+        "versions": RowCheck(
+            lambda row: row.age is not None or has("versions")(row), lambda row: versions(row, max_staleness)
+        ),
+        "truncation": RowCheck(lambda row: row.reward is not None, truncation),
+        "answers": RowCheck(lambda row: row.calls is not None, answers),
+    }
+
+
 def finite(value: object) -> float | None:
     """A number as a float; None for what isn't one. What isn't finite stays."""
-    if isinstance(value, bool) or value is None:
-        return None if value is None else float(value)
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
