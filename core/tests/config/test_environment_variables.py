@@ -119,6 +119,17 @@ def test_values_that_are_no_secrets_are_kept_for_those_who_go_on(
     assert (again.config, again.resolved) == (loaded.config, loaded.resolved)
 
 
+def test_a_word_that_the_config_spells_out_is_no_secret() -> None:
+    """Resuming must not fall back to the default: another environment than the run's."""
+    written = {"environments": {"python": {"tools": ["sandbox"]}}}
+    found = interpolate(
+        {**written, "use": "${ARM:-none}", "tool": "${TOOL}", "key": "${KEY}"},
+        {"ARM": "python", "TOOL": "sandbox", "KEY": "none"},
+    )
+    assert found.texts == {("use",): "${ARM:-python}", ("tool",): "${TOOL:-sandbox}", ("key",): "${KEY}"}
+    assert found.mask("environments.python") == "environments.python"
+
+
 @pytest.mark.parametrize("place", [("key",), ("named", "headers", "url"), ("named", "env", "url")])
 def test_a_number_at_a_credentials_place_is_a_secret_everywhere(place: tuple[str, ...]) -> None:
     tree: Any = "${A}"
