@@ -119,15 +119,13 @@ def test_values_that_are_no_secrets_are_kept_for_those_who_go_on(
     assert (again.config, again.resolved) == (loaded.config, loaded.resolved)
 
 
-def test_a_word_that_the_config_spells_out_is_no_secret() -> None:
+def test_the_name_of_an_environment_is_no_secret() -> None:
     """Resuming must not fall back to the default: another environment than the run's."""
-    written = {"environments": {"python": {"tools": ["sandbox"]}}}
-    found = interpolate(
-        {**written, "use": "${ARM:-none}", "tool": "${TOOL}", "key": "${KEY}"},
-        {"ARM": "python", "TOOL": "sandbox", "KEY": "none"},
-    )
-    assert found.texts == {("use",): "${ARM:-python}", ("tool",): "${TOOL:-sandbox}", ("key",): "${KEY}"}
-    assert found.mask("environments.python") == "environments.python"
+    tree = {"environments": {"python": {}}, "use": "${ARM:-none}", "run": "x-${ARM}", "user": "toolrl", "dsn": "${DB}"}
+    found = interpolate(tree, {"ARM": "python", "DB": "toolrl"})
+    assert found.texts == {("use",): "${ARM:-python}", ("run",): "x-${ARM:-python}", ("dsn",): "${DB}"}
+    assert found.mask("environments.python of toolrl") == "environments.python of ${DB}"
+    assert interpolate({**tree, "key": "${ARM}"}, {"ARM": "python", "DB": "toolrl"}).texts["use",] == "${ARM:-none}"
 
 
 @pytest.mark.parametrize("place", [("key",), ("named", "headers", "url"), ("named", "env", "url")])

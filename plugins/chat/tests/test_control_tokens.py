@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl_plugin_chat.control import alternatives
 from toolrl_plugin_chat.template import TemplateFormat
 
 Build = Callable[..., TemplateFormat]
@@ -214,3 +215,14 @@ def test_halves_of_surrogate_pairs_are_replaced(build: Build, tokenizers: Any, c
         shown = tokenizer.decode(chat.bridge((), [_result(text)], [calculator]).ids)
         assert text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") in shown
     assert tokenizer.decode(chat.inline("\udc00")) == "\N{REPLACEMENT CHARACTER}"
+
+
+# The parts.
+
+
+@given(st.lists(st.text("ab<|>", min_size=1, max_size=4), min_size=1, max_size=8), st.text("ab<|>x", max_size=20))
+def test_alternatives_find_the_longest(texts: list[str], text: str) -> None:
+    import re
+
+    longest_first = "|".join(re.escape(t) for t in sorted(set(texts), key=len, reverse=True))
+    assert re.findall(alternatives(texts), text) == re.findall(longest_first, text)

@@ -40,7 +40,7 @@ def own(tokenizer: Any, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(st.characters(codec="utf-8"), max_size=40))
 def test_text_is_the_tokenizers_own(text: str, tokenizers: Any) -> None:
     tokenizer = tokenizers["qwen"]
@@ -50,7 +50,7 @@ def test_text_is_the_tokenizers_own(text: str, tokenizers: Any) -> None:
     _offsets_hold(tokenizer, ids, decoded.offsets, decoded.text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ids=st.lists(st.integers(0, 640), max_size=20))
 def test_any_ids_decode_as_the_tokenizer_decodes_them(ids: list[int], tokenizers: Any) -> None:
     """Broken characters and ids beyond the vocabulary included."""
@@ -102,6 +102,7 @@ def test_the_end_mark_has_no_text(build: Build, tokenizers: Any) -> None:
 
 def test_sentence_piece_spelling(metaspace: Any) -> None:
     decoder = Decoder(metaspace)
+    assert decoder.spelled
     ids = metaspace("the answer é🎉 is", add_special_tokens=False)["input_ids"]
     decoded = decoder(ids)
     assert decoded.text == own(metaspace, ids) == "the answer é🎉 is"
@@ -112,6 +113,7 @@ def test_sentence_piece_spelling(metaspace: Any) -> None:
 
 def test_a_decoder_without_a_table(words_only: Any) -> None:
     decoder = Decoder(words_only)
+    assert not decoder.spelled
     decoded = decoder([1, 2, 3])
     assert decoded.text == own(words_only, [1, 2, 3]) == "one two three"
     assert decoded.offsets == (0, 3, 7, 13)

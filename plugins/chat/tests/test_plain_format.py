@@ -70,7 +70,7 @@ def test_turns_join_exactly(base_tokenizer: Any) -> None:
     assert chat.decode(said).text.startswith(" Let me see.")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(question=st.text(max_size=30), result=st.text(max_size=30))
 def test_texts_from_outside_hold_no_special_token(question: str, result: str, base_tokenizer: Any) -> None:
     chat = plain(base_tokenizer)
@@ -147,6 +147,8 @@ def test_what_it_refuses(base_tokenizer: Any, backend_json: str) -> None:
         chat.say(Message("user", "Hi"))
     with pytest.raises(ChatFormatError, match="text alone"):
         chat.open([Message("user", "Hi", media=(Media("video", []),))], [])
+    with pytest.raises(ChatFormatError, match="prompt has no tokens"):
+        plain(base_tokenizer, assistant_prefix="").open([], [])
     endless = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(backend_json))
     with pytest.raises(ChatFormatError, match="nothing ends a turn"):
         plain(endless)

@@ -296,6 +296,17 @@ def test_verdicts_in_a_folder_serve_other_runs(tmp_path: Path, cached: bool) -> 
         assert len(server.requests) == 8
 
 
+@pytest.mark.parametrize("torn", ["", "{", "[1]", '{"score": "8"}', "{}"])
+def test_a_torn_file_is_asked_for_anew(tmp_path: Path, torn: str) -> None:
+    with judge_server() as server:
+        score(server, cache_dir=tmp_path)
+        (kept,) = tmp_path.iterdir()
+        kept.write_text(torn)
+        assert score(server, cache_dir=tmp_path).value == 0.8
+        assert len(server.requests) == 2
+        assert json.loads(kept.read_text()) == {"score": 8.0}
+
+
 def test_an_unreadable_verdict_isnt_kept(tmp_path: Path) -> None:
     with judge_server() as server:
         server.script(reply("no"), reply())

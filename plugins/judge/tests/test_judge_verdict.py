@@ -56,6 +56,7 @@ def test_verdicts(reply: str, settings: JudgeOptions, scores: dict[str, float]) 
         ("Score: 7", JSON),
         ('Here: {"score": 7}', JSON),
         ('{"score": 7} {"score": 9}', JSON),
+        ('{"score": 7, "score": 9}', JSON),
         ('{"score": "7"}', JSON),
         ('{"score": true}', JSON),
         ('{"score": NaN}', JSON),

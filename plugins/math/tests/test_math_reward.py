@@ -103,13 +103,31 @@ def test_many_at_once_and_the_loop_goes_on() -> None:
     assert ticks > 1
 
 
-def test_an_answer_without_end_is_wrong_and_the_next_is_judged() -> None:
-    made = MathReward(MathOptions(workers=1, timeout=2.0), CONTEXT)
-    score = judge(made, "2", r"\boxed{\sum_{n=1}^{10000000000} \frac{1}{n^{2.5}}}")
+@pytest.mark.parametrize("text", [r"\boxed{9^{9^{9^{9}}}}", r"\boxed{\sum_{n=1}^{10000000000} \frac{1}{n^{2.5}}}"])
+def test_an_answer_without_end_is_wrong_and_the_next_is_judged(text: str) -> None:
+    made = MathReward(MathOptions(workers=1, timeout=0.3), CONTEXT)
+    judge(made, "2", r"\boxed{2}")  # the first question loads more of sympy
+    score = judge(made, "2", text)
     assert score.metrics == {"correct": 0.0, "answered": 1.0, "timeout": 1.0}
-    assert judge(made, "2", r"\boxed{2}").value == 1.0
     made.close()
-    made.close()
+    later = MathReward(MathOptions(workers=1, timeout=20.0), CONTEXT)
+    assert judge(later, "2", r"\boxed{2}").value == 1.0
+    later.close()
+
+
+def test_a_worker_beyond_its_own_alarm_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = verifier.worker()
+    assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
+    assert worker._worker is not None
+    first = worker._worker._process
+    assert first is not None
+    monkeypatch.setattr(verifier, "GRACE_SECONDS", -19.9)  # the deadline comes before the alarm
+    assert verifier.judge(worker, ["1"], r"\boxed{9^{9^{9^{9}}}}", 20.0) == "timeout"
+    assert first.poll() is not None
+    monkeypatch.undo()
+    assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
+    worker.close()
+    worker.close()
 
 
 def test_without_math_verify_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

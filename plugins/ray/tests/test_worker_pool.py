@@ -25,6 +25,7 @@ from toolrl.rollouts.runner import Runner
 from toolrl.rollouts.source import FailurePolicy
 from toolrl.tools.toolbox import ToolBox
 from toolrl.types import Episode, Group, Task
+from toolrl_plugin_ray import worker_pool
 from toolrl_plugin_ray.messages import WeightUpdate, WorkerSpec
 from toolrl_plugin_ray.rollout_worker import RolloutWorker
 from toolrl_plugin_ray.worker_pool import WorkerPool
@@ -386,6 +387,16 @@ async def test_a_worker_waits_for_its_episodes_to_leave_their_tools(farm: Farm, 
     await worker.drop(*worker._groups) if method == "drop" else await worker.stop()
     assert ended == ["episode", "episode", "tools"][: 2 + (method == "stop")]
     await asyncio.wait([going])
+
+
+@in_farm()
+async def test_episodes_that_cannot_be_read_here_are_named(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(data: bytes) -> Group:
+        raise ModuleNotFoundError("No module named 'theirs'")
+
+    monkeypatch.setattr(worker_pool, "loads", unreadable)
+    with pytest.raises(ToolrlError, match="the episodes of train-1/0/t can't be read here: ModuleNotFoundError"):
+        await farm.group()
 
 
 def test_what_keeps_a_worker_from_starting_is_raised_as_it_is() -> None:

@@ -102,7 +102,7 @@ class TestWhatCantBeScored:
         [
             ("nothing_such", {}, SUM, "no generator 'nothing_such'"),
             ("chain_sum", {"nothing": 1}, SUM, "nothing"),
-            ("chain_sum", {}, {**SUM, "metadata": {"$tuple": 3}}, "not iterable"),
+            ("chain_sum", {}, {**SUM, "metadata": {"$tuple": 3}}, r"\$tuple holds 3, which"),
         ],
     )
     def test_a_row_that_doesnt_fit_the_library(self, generator: str, config: Any, entry: Any, says: str) -> None:

@@ -55,3 +55,12 @@ def test_plain_objects_stay_readable() -> None:
 def test_what_has_no_form_is_refused() -> None:
     with pytest.raises(TypeError, match="type object"):
         pack({"a": [object()]})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"$tuple": 1}, {"$set": [[]]}, {"$dict": [1]}, {"$dict": [[[], 1]]}, {"$fraction": "1/0"}, {"$decimal": "x"}],
+)
+def test_a_marked_object_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"\$"):
+        unpack([value])

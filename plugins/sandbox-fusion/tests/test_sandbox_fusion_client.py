@@ -36,6 +36,10 @@ def test_recorded_exchanges(path: Path, stub: HttpStub) -> None:
     if exchange["status"] == 200:
         response = ask(stub.url, request)
         assert response.body() == exchange["response"]
+    elif exchange["status"] in (429, 503, 504):
+        with pytest.raises(TransientToolError, match=f"HTTP {exchange['status']}") as transient:
+            ask(stub.url, request)
+        assert (transient.value.retry_after is None) == ("Retry-After" not in exchange["headers"])
     else:
         with pytest.raises(SandboxApiError) as refused:
             ask(stub.url, request)
@@ -65,6 +69,12 @@ def test_what_is_no_answer_is_said(stub: HttpStub, body: bytes) -> None:
     stub.script(HttpReply(body))
     with pytest.raises(SandboxApiError, match="can't be read"):
         ask(stub.url)
+
+
+def test_a_large_answer_is_cut_off(stub: HttpStub) -> None:
+    stub.script(HttpReply(finished("x" * (2 << 20))))
+    with pytest.raises(SandboxApiError, match="larger than 1 MiB"):
+        ask(stub.url, max_response_mb=1)
 
 
 def test_a_request_may_take_what_its_program_may_and_a_margin(stub: HttpStub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,19 @@ class TestFaults:
         assert found.value == 0.75
         assert found.metrics["api_error"] == 0.25
 
+    @pytest.mark.parametrize("status", [429, 502, 503, 504])
+    def test_a_busy_sandbox_is_asked_again(self, stub: HttpStub, status: int) -> None:
+        tries: dict[str, int] = {}
+
+        def answer(request: dict[str, Any]) -> HttpReply:
+            with stub.lock:
+                tries[request["stdin"]] = tries.get(request["stdin"], 0) + 1
+            return HttpReply(b"", status) if tries[request["stdin"]] < 4 else doubling(request)
+
+        stub.answer = answer
+        assert score(stub, TEXT).value == 1.0
+        assert set(tries.values()) == {4}
+
     def test_a_wait_beyond_the_patience_isnt_begun(self, stub: HttpStub) -> None:
         stub.script(HttpReply(b"", 429, {"Retry-After": "3600"}))
         with pytest.raises(RewardError, match="HTTP 429"):
@@ -192,3 +205,26 @@ class TestConcurrency:
         ] * 3
         assert len(stub.requests) == 24
         assert stub.most_at_once == 3
+
+    async def test_a_cancelled_score_gives_its_places_back(self, stub: HttpStub) -> None:
+        release = threading.Event()
+
+        def answer(request: dict[str, Any]) -> HttpReply:
+            release.wait(10)
+            return HttpReply(finished("ok\n"))
+
+        stub.answer = answer
+        reward = SandboxReward(
+            SandboxRewardOptions(sandbox_fusion_url=stub.url, max_concurrent=2), make_build_context()
+        )
+        episode = make_episode(TEXT, task=make_task(answer={"inputs": [""] * 5, "outputs": ["ok"] * 5}))
+        first = asyncio.create_task(reward.score(episode))
+        while len(stub.requests) < 2:  # noqa: ASYNC110 - the server is in another thread
+            await asyncio.sleep(0.01)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        release.set()
+        before = asyncio.all_tasks()
+        found = await reward.score(episode)
+        assert asyncio.all_tasks() == before
+        assert found.value == 1.0

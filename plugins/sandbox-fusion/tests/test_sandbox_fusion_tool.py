@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from sandbox_answers import finished
 
 from toolrl.config.tool_policy import PolicyOptions
-from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError
+from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError, TransientToolError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.rate_limits import Limiter
@@ -170,10 +171,18 @@ class TestAnswer:
             ask(make(stub.url), code="1")
         assert error.value.kind == "sandbox_error"
 
-    def test_a_busy_sandbox_is_asked_again(self, stub: HttpStub) -> None:
-        stub.script(*(HttpReply(b"", 503) for _ in range(3)), HttpReply(finished("42\n")))
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_a_busy_sandbox_is_asked_again(self, stub: HttpStub, status: int) -> None:
+        stub.script(*(HttpReply(b"", status) for _ in range(3)), HttpReply(finished("42\n")))
         found = ask(make(stub.url, patience=60), code="1")
         assert (found.text, found.metrics["retries"]) == ("42\n", 3.0)
+
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_without_patience_that_is_left_to_the_policy(self, stub: HttpStub, status: int) -> None:
+        stub.script(HttpReply(b"", status, {"Retry-After": "4"}))
+        with pytest.raises(TransientToolError) as error:
+            ask(make(stub.url), code="1")
+        assert error.value.retry_after == 4.0
 
     def test_as_verl_says_it(self, stub: HttpStub) -> None:
         stub.script(
@@ -270,6 +279,30 @@ class TestPlaces:
         async with running(make(stub.url + "/other", shared_limit=shared, rate_limit=4)):
             pass
 
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            HttpReply(b"broken", 500),
+            HttpReply(b"{"),
+            HttpReply(drop=True),
+            HttpReply(b"", 503),
+            HttpReply(finished(status="SandboxError", run_result=None)),
+        ],
+    )
+    async def test_a_call_that_fails_loses_no_place(self, stub: HttpStub, bad: HttpReply) -> None:
+        def answer(request: dict[str, Any]) -> HttpReply:
+            stub.meet(3)
+            return bad if request["code"] == "5" else HttpReply(finished(f"{request['code']}\n"))
+
+        stub.answer = answer
+        tool = make(stub.url, num_workers=3)
+        async with running(tool), tool.open(make_task(), make_episode_context()) as session:
+            calls = (session.call(ToolCall("code_interpreter", {"code": str(n)})) for n in range(12))
+            found: list[Any] = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(found.pop(5), ToolError)
+        assert [result.text for result in found] == [f"{n}\n" for n in range(12) if n != 5]
+        assert stub.most_at_once == 3
+
     async def test_a_busy_sandbox_holds_no_place(self, stub: HttpStub) -> None:
         def answer(request: dict[str, Any]) -> HttpReply:
             again = sum(one["code"] == "busy" for one in stub.requests) > 2
@@ -284,6 +317,25 @@ class TestPlaces:
             await tool.run(RunRequest("free"))
             assert not busy.done()
             await busy
+
+    async def test_a_cancelled_call_leaves_the_queue(self, stub: HttpStub) -> None:
+        go = threading.Event()
+
+        def answer(request: dict[str, Any]) -> HttpReply:
+            go.wait(20)
+            return HttpReply(finished("ok\n"))
+
+        stub.answer = answer
+        tool = make(stub.url, num_workers=1)
+        async with running(tool):
+            calls = [asyncio.create_task(tool.run(RunRequest(str(n)))) for n in range(3)]
+            while not stub.requests:  # noqa: ASYNC110 - the server is in another thread
+                await asyncio.sleep(0.001)
+            calls[0].cancel()
+            calls[1].cancel()
+            go.set()
+            await calls[2]
+        assert [request["code"] for request in stub.requests] == ["0", "2"]
 
 
 class TestSpec:
@@ -306,6 +358,12 @@ class TestOptions:
             ({"languages": ["cpp"]}, "isn't among"),
             ({"languages": []}, "languages"),
             ({"max_timeout": 10}, "below default_timeout"),
+            ({"rate_limit": 0}, "rate_limit"),
+            ({"num_workers": 0}, "num_workers"),
+            ({"default_timeout": 0}, "default_timeout"),
+            ({"memory_limit_mb": -2}, "memory_limit_mb"),
+            ({"compat": "other"}, "compat"),
+            ({"ratelimit": 3}, "ratelimit"),
         ],
     )
     def test_mistakes(self, given: dict[str, Any], message: str) -> None:

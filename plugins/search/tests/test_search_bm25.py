@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -131,6 +133,30 @@ class TestExactness:
         scores = {score for _, score in index.numbers("same words", 500)}
         assert len(scores) == 1
 
+    def test_a_search_leaves_nothing_for_the_next(self, tmp_path: Path) -> None:
+        texts = zipf_texts(500, 20, 400, seed=3)
+        index = build(texts, tmp_path / "index")
+        alone = {query: index.numbers(query, 5) for query in texts[:20]}
+        for query in reversed(texts[:20]):
+            assert index.numbers(query, 5) == alone[query]
+        assert all(not sums.any() for sums in index._sums)
+
+    def test_threads(self, tmp_path: Path) -> None:
+        texts = zipf_texts(800, 20, 600, seed=4)
+        index = build(texts, tmp_path / "index")
+        alone = [index.numbers(query, 5) for query in texts[:40]]
+        found: dict[int, list[Found]] = {}
+
+        def work(number: int) -> None:
+            found[number] = [index.numbers(query, 5) for query in texts[:40]]
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert list(found.values()) == [alone] * 4
+
 
 class TestQueries:
     def test_nothing_to_find(self, tmp_path: Path) -> None:
@@ -202,3 +228,24 @@ class TestBuilding:
         (tmp_path / "index" / "lists.weights.npy").write_bytes(b"")
         with pytest.raises(DataError, match="isn't whole"):
             open_index(tmp_path / "index")
+
+    @pytest.mark.parametrize("name", ["gone", "empty", "half", "of another"])
+    def test_an_index_that_is_torn_is_told_when_it_is_opened(self, tmp_path: Path, name: str) -> None:
+        texts = ["the quick brown fox", "the lazy dog", "the fox and the dog", "nothing of it"]
+        build(texts, tmp_path / "index")
+        build([*texts, "one more of the same kind"], tmp_path / "other")
+        for file in sorted((tmp_path / "index").iterdir()):
+            if name == "of another" and file.name.startswith("lists."):
+                continue  # Nothing is told by their sizes, which may be alike.
+            torn = tmp_path / "torn"
+            shutil.copytree(tmp_path / "index", torn)
+            whole = file.read_bytes()
+            if name == "gone":
+                (torn / file.name).unlink()
+            elif name == "of another":
+                shutil.copy(tmp_path / "other" / file.name, torn / file.name)
+            else:
+                (torn / file.name).write_bytes(b"" if name == "empty" else whole[: len(whole) // 2])
+            with pytest.raises(DataError):
+                open_index(torn)
+            shutil.rmtree(torn)

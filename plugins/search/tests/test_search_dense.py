@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,16 @@ class TestEncoder:
 
         with pytest.raises(ConfigError, match="can't be loaded"):
             Encoder(str(tmp_path))
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+    @pytest.mark.parametrize("whole", [b"{}", b"x" * 100])
+    def test_a_model_that_is_torn(self, model_folder: Path, tmp_path: Path, name: str, whole: bytes) -> None:
+        from toolrl_plugin_search.encoder import Encoder
+
+        shutil.copytree(model_folder, tmp_path / "torn")
+        (tmp_path / "torn" / name).write_bytes(whole)
+        with pytest.raises(ConfigError, match="can't be loaded"):
+            Encoder(str(tmp_path / "torn"))
 
     def test_texts_of_any_length(self, model_folder: Path) -> None:
         """Longer than the model's positions, and of no token."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,11 @@ import pytest
 from toolrl.errors import RewardError
 from toolrl.types import Group, RewardEntry, Segment, Task, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig
+from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import Credit, credit, is_flat, overlong_penalty, token_advantages
 
 DR_GRPO = AlgorithmConfig(preset="dr_grpo")
+THREE_TURNS = (0, 1, 0, 1, 0, 1)
 
 
 def _groups(make_episode: Any, *rewards: tuple[float | None, ...]) -> list[Group]:
@@ -55,14 +57,84 @@ def test_tokens_get_the_advantage_of_their_episode_or_turn(make_episode: Any) ->
     assert token_advantages(episode, {0: 3.0}) == [0.0, 3.0, 3.0, 0.0, 3.0], "a tool's text inside of a turn gets none"
 
 
-def _stepped(make_episode: Any, *given: tuple[float, dict[int, float]]) -> Group:
-    """Episodes of three turns: what each was given as a whole, and for its turns."""
-    episodes = []
-    for index, (outcome, of_turns) in enumerate(given):
-        steps = [RewardEntry(turn, "step:tool", value / 2, 2.0) for turn, value in of_turns.items()]
-        rewards = (RewardEntry(None, "reward:exact", outcome), *steps)
-        episodes.append(make_episode((0, 1, 0, 1, 0, 1), index=index, rewards=rewards))
+def _three_turns(
+    make_episode: Any, outcomes: Sequence[float], turns: Sequence[Mapping[int, float]], source: str, weight: float
+) -> Group:
+    """Episodes of three turns: what each was given as a whole, and by `source` for its turns."""
+    episodes = [
+        make_episode(
+            THREE_TURNS,
+            index=index,
+            rewards=(
+                RewardEntry(None, "reward:exact", outcome),
+                *(RewardEntry(turn, source, value, weight) for turn, value in of_turns.items()),
+            ),
+        )
+        for index, (outcome, of_turns) in enumerate(zip(outcomes, turns, strict=True))
+    ]
     return Group("g", Task("g", ()), tuple(episodes))
+
+
+def _stepped(make_episode: Any, *episodes: tuple[float, dict[int, float]]) -> Group:
+    """What each episode was given as a whole, and for its turns."""
+    outcomes, turns = zip(*episodes, strict=True)
+    halves = [{turn: value / 2 for turn, value in steps.items()} for steps in turns]
+    return _three_turns(make_episode, outcomes, halves, "step:tool", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "discount", "advantages"),
+    [
+        # Outcomes 1 and 0: ±0.5. Rewards of turns 1, 0 and 2, whose mean is 1: 0, −1 and 1.
+        (1.0, 1.0, [{0: 0.5 + 0.0 - 1.0, 1: 0.5 - 1.0, 2: 0.5 - 1.0}, {0: -0.5 + 1.0, 1: -0.5 + 1.0, 2: -0.5}]),
+        (0.0, 0.5, [{0: -0.25, 1: -0.5, 2: -1.0}, {0: 0.5, 1: 1.0, 2: 0.0}]),
+    ],
+)
+def test_a_turn_earns_what_it_and_later_turns_were_given(
+    make_episode: Any, outcome: float, discount: float, advantages: list[dict[int, float]]
+) -> None:
+    group = _stepped(make_episode, (outcome, {0: 1.0, 2: 0.0}), (0.0, {1: 2.0}))
+    settings = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=discount)
+    assert credit([group], settings).advantages == advantages
+
+
+def test_turns_are_scaled_by_their_own_deviation(make_episode: Any) -> None:
+    group = _stepped(make_episode, (0.0, {0: 3.0}), (0.0, {0: 1.0}))
+    advantages = credit([group], AlgorithmConfig(preset="grpo", credit="turn")).advantages
+    expected = 1.0 / (math.sqrt(2.0) + EPSILON)
+    assert advantages == [{0: pytest.approx(expected), 1: 0.0, 2: 0.0}, {0: pytest.approx(-expected), 1: 0.0, 2: 0.0}]
+
+
+def test_without_rewards_of_turns_both_credits_are_the_same(make_episode: Any) -> None:
+    groups = _groups(make_episode, (1.0, 0.0, 0.5), (2.0, None, 1.0))
+    whole = credit(groups, AlgorithmConfig(preset="grpo"))
+    turns = credit(groups, AlgorithmConfig(preset="grpo", credit="turn"))
+    for episode, one, other in zip(whole.episodes, whole.advantages, turns.advantages, strict=True):
+        assert token_advantages(episode, one) == token_advantages(episode, other)
+
+
+def test_the_episodes_credit_counts_the_rewards_of_turns_in(make_episode: Any) -> None:
+    group = _stepped(make_episode, (1.0, {0: 1.0}), (0.0, {}))
+    assert credit([group], DR_GRPO).advantages == [1.0, -1.0]
+
+
+def _costly(make_episode: Any, *calls: Sequence[int]) -> Group:
+    """Episodes that are all right, with so many calls in each of the turns that call, at 0.2 each."""
+    costs = [{turn: -float(number) for turn, number in enumerate(counts)} for counts in calls]
+    return _three_turns(make_episode, [1.0] * len(calls), costs, "call_cost", 0.2)
+
+
+def test_calls_cost_an_episode_that_makes_them_more_than_one_that_makes_none(make_episode: Any) -> None:
+    """Compared among the turns that call, equal costs would be none, and one call better than the mean of one and
+    three: better than no call. Costs 0, 0.2 and 0.4, whose mean is 0.2; then 0, 0.2 and 0.8, whose mean is 1/3."""
+    turn = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=0.5)
+    group = _costly(make_episode, (), (1,), (1, 1))
+    told = [[pytest.approx(value)] * 3 for value in (0.2, 0.0, -0.2)]
+    assert [list(said.values()) for said in credit([group], turn).advantages] == told
+    assert not is_flat(group, turn)
+    group = _costly(make_episode, (), (1,), (3, 1))
+    told = [[pytest.approx(value)] * 3 for value in (1 / 3, 1 / 3 - 0.2, 1 / 3 - 0.8)]
+    assert [list(said.values()) for said in credit([group], turn).advantages] == told
 
 
 def test_rewards_of_turns_that_differ_in_their_last_bit_are_equal(make_episode: Any) -> None:
@@ -182,10 +254,11 @@ def test_an_estimator_stands_for_the_built_in_ones(make_episode: Any) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ([[1.0, 2.0]], r"gave \[2\] advantages for groups of \[2, 1\] episodes"),
+        ([[1.0, 2.0]], "1 entries for 2 groups"),
+        ([[1.0], [1.0]], "1 advantages for 2 episodes"),
         ([[1.0, math.nan], [1.0]], "nan"),
         ([[1.0, "2"], [1.0]], "'2'"),
-        ([[1.0, {1: 1.0}], [1.0]], "gave 0 advantages for turn 0"),
+        ([[1.0, {1: 1.0}], [1.0]], "turn 0"),
         ([[1.0, {0: math.inf}], [1.0]], "inf"),
         ([[1.0, {0: [1.0, math.inf]}], [1.0]], "inf"),
         ([[1.0, {0: [1.0] * 3}], [1.0]], "gave 3 advantages for turn 0 of .*, which has 2 sampled tokens"),

@@ -124,6 +124,8 @@ def test_other_column_names(tmp_path: Path) -> None:
         ({"images": ["a.png"], "prompt": "<image> <image>"}, r"more <image> than the row has images \(1\)"),
         ({"images": ["a.png", "b.png"], "prompt": "<image>"}, "more images than its messages have <image>"),
         ({"images": ["a.png"], "prompt": [{"role": "system", "content": "x"}]}, "no message is the user's"),
+        ({"images": [7], "prompt": "<image>"}, r"images\[0\] is int"),
+        ({"images": ["http://x/y.png"], "prompt": "<image>"}, "is the address"),
         ({"images": [{"bytes": None}], "prompt": "<image>"}, "has none of 'bytes'"),
         ({"images": ["data:image/png,x"], "prompt": "<image>"}, "isn't base64"),
     ],
@@ -206,6 +208,15 @@ def test_values_of_numpy_become_plain() -> None:
     assert value == {"list": [{"a": 1}, {"a": ["x", "y"]}], "float": 0.5, "tuple": [1, True]}
     assert type(value["list"]) is list
     assert type(value["list"][0]["a"]) is int
+
+
+def test_a_row_that_says_it_needs_kwargs_and_has_none_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = {**ROW, "extra_info": {"need_tools_kwargs": True}}
+    source = dataset(tmp_path, row, row)
+    assert [source[0].tools_kwargs, source[1].tools_kwargs] == [{}, {}]
+    assert len([record for record in caplog.records if "need_tools_kwargs" in record.message]) == 1
 
 
 def test_a_folder_of_files(tmp_path: Path) -> None:

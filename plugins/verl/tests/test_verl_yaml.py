@@ -85,7 +85,8 @@ def test_a_file_that_is_not_there() -> None:
         ("verl.tools.agentbay_tool.AgentBayTool", "Of verl's own classes there are: verl.tools.gsm8k_tool"),
         ("verl_guide_tools.NoSuchTool", "has no class 'NoSuchTool'"),
         ("json.JSONDecoder", "has no create, execute"),
-        ("JustAName", "can't be imported: ValueError: Empty module name"),
+        ("JustAName", "expected `module.Class`"),
+        ("os; import x.Y", "expected `module.Class`"),
     ],
 )
 def test_a_class_that_can_not_be_used(class_name: str, message: str, make_toolset: Make) -> None:

@@ -1,8 +1,8 @@
 """Environment variables in a config: `${NAME}` and `${NAME:-default}` inside any text value.
 
 A value is taken for a secret unless it can only be something else (a path that is there, a number, a device, a server's
-bare address, a hub's `owner/name` at `model.path`, a word that the config spells out elsewhere, such as the name of
-one of its environments), and neither the variable nor its place is called like a credential.
+bare address, a hub's `owner/name` at `model.path`, the name of one of the config's environments), and neither the variable
+nor its place is called like a credential.
 A secret goes into the config that the run uses and nowhere else: the run's folder, logs and messages keep `${NAME}`.
 Other values stay in the run's folder, as `${NAME:-value}`, so resuming and evaluating need none of their variables.
 A plain `${` is written `$${`.
@@ -83,8 +83,9 @@ def interpolate(tree: Any, environ: Mapping[str, str]) -> Interpolated:
     """A copy of `tree` with every reference replaced."""
     result = Interpolated()
     result.tree = _copy(tree, (), environ, result)
-    spelled = set(_spelled(tree))
-    result.values = {name: value for path, name, value in result.found if not _is_plain(path, name, value, spelled)}
+    environments = tree.get("environments") if isinstance(tree, dict) else None
+    names = set(environments) if isinstance(environments, dict) else set()
+    result.values = {name: value for path, name, value in result.found if not _is_plain(path, name, value, names)}
     secrets = set(result.values.values())
     plain = {name: value for _, name, value in result.found if value not in secrets}
     for path, text in result.texts.items():
@@ -92,25 +93,13 @@ def interpolate(tree: Any, environ: Mapping[str, str]) -> Interpolated:
     return result
 
 
-def _spelled(node: Any) -> Iterator[str]:
-    """The keys and texts that stand in the config without a reference."""
-    if isinstance(node, dict):
-        yield from (str(key) for key in node)
-        node = list(node.values())
-    if isinstance(node, list):
-        for item in node:
-            yield from _spelled(item)
-    elif isinstance(node, str) and "${" not in node:
-        yield node
-
-
-def _is_plain(path: Path, name: str, value: str, spelled: Collection[str]) -> bool:
+def _is_plain(path: Path, name: str, value: str, names: Collection[Any]) -> bool:
     """Whether a value is certainly no secret."""
     if any(_CREDENTIAL.search(str(part)) for part in (name, *path)) or "}" in value:
         return False
     hub = path == ("model", "path") and _HUB_NAME.fullmatch(value) is not None
     # Of texts that can't be paths, os.path says that they aren't there, and pathlib raises.
-    known = hub or value in spelled or _PLAIN.fullmatch(value) is not None
+    known = hub or value in names or _PLAIN.fullmatch(value) is not None
     return known or os.path.exists(os.path.expanduser(value))  # noqa: PTH110, PTH111
 
 

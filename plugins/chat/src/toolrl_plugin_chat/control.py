@@ -37,10 +37,18 @@ def alternatives(texts: Iterable[str]) -> str:
 
 
 def _expression(node: dict[str, Any]) -> str:
-    branches = [re.escape(letter) + _expression(child) for letter, child in sorted(node.items()) if letter]
-    if "" in node:
-        return f"(?:{'|'.join(branches)})?" if branches else ""
-    return f"(?:{'|'.join(branches)})" if len(branches) > 1 else "".join(branches)
+    branches = []
+    for letter, child in sorted(node.items()):
+        if not letter:
+            continue
+        chain = re.escape(letter)
+        while len(child) == 1 and "" not in child:
+            letter, child = next(iter(child.items()))
+            chain += re.escape(letter)
+        branches.append(chain + (_expression(child) if any(child) else ""))
+    joined = branches[0] if len(branches) == 1 else "|".join(branches)
+    grouped = f"(?:{joined})"
+    return f"{grouped}?" if "" in node else grouped
 
 
 def well_formed(text: str) -> str:

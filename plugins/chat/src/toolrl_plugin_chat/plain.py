@@ -41,8 +41,12 @@ class PlainFormat(TokenFormat):
         refuse_media(messages, self._where)
         shield = Shield()
         text = self._layout(self._with_preamble(messages, tools), shield) + self._options.assistant_prefix
-        ids = (*self._bos, *self._codec.encode_shielded(text, shield))
-        return Rendered(ids, in_thinking=opened_marks(text) is not None)
+        ids = [*self._bos, *self._codec.encode_shielded(text, shield)]
+        if not ids:
+            raise ChatFormatError(
+                "the prompt has no tokens", where=self._where, hint="Give the messages or the prefixes some text."
+            )
+        return Rendered(tuple(ids), in_thinking=opened_marks(text) is not None)
 
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn: its end where it lacks one, the assistant's suffix, `messages`, the prompt."""

@@ -118,8 +118,8 @@ class Asker:
         clock = asyncio.get_running_loop().time
         begin = clock()
         path = self._path(arguments)
-        if path is not None and path.is_file():
-            stored = await asyncio.to_thread(path.read_text, encoding="utf-8")
+        stored = await asyncio.to_thread(_read, path) if path is not None else None
+        if stored is not None:
             return Asked(json.loads(stored), clock() - begin, True, 0.0)
         result = await self._policy.attempt(invocation)
         cached = bool(invocation.effort.get("cache_hits"))
@@ -165,6 +165,17 @@ class Asker:
         options = self._options
         bounds = [options.verdict, list(options.scale), [it.name for it in options.criteria]]
         return [self.address, self._sampling(0), options.system, self._prompt.identity, bounds]
+
+
+def _read(path: Path) -> str | None:
+    """A verdict; None where there is none, or a torn one."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        scores = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return None
+    fits = isinstance(scores, dict) and all(isinstance(value, int | float) for value in scores.values())
+    return text if fits and scores else None
 
 
 def _write(path: Path, text: str) -> None:

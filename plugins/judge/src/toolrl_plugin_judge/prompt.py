@@ -94,8 +94,7 @@ class JudgePrompt:
             raise DataError(
                 f"its row has no {missing[0]!r}, which the judge's template names", where=f"task {task.id!r}"
             )
-        question = "\n\n".join(message.content for message in task.messages if message.role == "user")
-        fields = {"question": question, "answer": _text(task.answer), "response": response}
+        fields = {"question": _question(task), "answer": _text(task.answer), "response": response}
         return {**fields, **{f"extra.{name}": _text(task.extra[name]) for name in self._extra}}
 
     def fill(self, fields: Mapping[str, str], draw: Mark = lambda: secrets.token_hex(8)) -> str:
@@ -153,6 +152,10 @@ def _rubric(options: JudgeOptions) -> str:
         return options.rubric or DEFAULT_RUBRIC
     lines = [f"- {it.name}: {it.description}" for it in options.criteria]
     return "\n".join([options.rubric, *lines] if options.rubric else lines)
+
+
+def _question(task: Task) -> str:
+    return "\n\n".join(message.content for message in task.messages if message.role == "user")
 
 
 def _text(value: Any) -> str:

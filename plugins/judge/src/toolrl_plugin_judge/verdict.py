@@ -8,6 +8,7 @@ nothing is guessed.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -23,6 +24,8 @@ _FENCED = re.compile(r"```(?:json)?[ \t]*\n(?P<inside>.*)\n```", re.DOTALL)
 _THOUGHT = "</think>"
 _LONGEST_LINE = 1000
 """Of a last line that is a score; longer ones aren't looked at, as that takes time quadratic in the blanks in them."""
+_HUGE = 1e300
+"""A score as large is out of any scale; a whole number may be too large for a float."""
 TOTAL = "score"
 
 
@@ -71,8 +74,8 @@ def read_verdict(reply: str, options: JudgeOptions) -> dict[str, float]:
     low, high = options.scale
     for name, score in found.items():
         if not low <= score <= high:
-            raise UnreadableVerdictError(f"{name} is {score!r:.40}, which isn't between {low:g} and {high:g}")
-    return {name: float(score) for name, score in found.items()}
+            raise UnreadableVerdictError(f"{name} is {score:g}, which isn't between {low:g} and {high:g}")
+    return found
 
 
 def _from_last_line(text: str, options: JudgeOptions) -> float:
@@ -89,7 +92,7 @@ def _from_last_line(text: str, options: JudgeOptions) -> float:
 def _from_json(text: str, options: JudgeOptions) -> dict[str, float]:
     fenced = _FENCED.fullmatch(text)
     try:
-        found = json.loads(fenced["inside"] if fenced else text)
+        found = json.loads(fenced["inside"] if fenced else text, object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise UnreadableVerdictError(f"it isn't one JSON object: {str(error)[:80]}: {text[:120]!r}") from None
     if not isinstance(found, dict):
@@ -106,7 +109,18 @@ def _from_json(text: str, options: JudgeOptions) -> dict[str, float]:
 def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnreadableVerdictError(f"{name} is {value!r:.40}, expected a number")
-    return value
+    return float(value) if abs(value) < _HUGE else math.inf
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands in it twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Asks math-verify in processes of its own, with a deadline that always holds.
 
-One answer may keep sympy busy for ever, and nothing in this process could stop it. So some worker processes
+In this process math-verify could neither be stopped (its alarms work in a main thread only, and inside the event loop
+they would hit whatever runs) nor trusted with time: one answer may keep sympy busy for ever. So some worker processes
 (`verify_worker.py`) judge, each started when first needed. One that misses the deadline is killed, and the next
 question starts another.
 """
@@ -13,6 +14,9 @@ from toolrl.errors import RewardError
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl_common.workers import RestartingWorker, WorkerError, WorkerThreads
 
+GRACE_SECONDS = 1.0
+"""Beyond the alarm of the worker itself, before it is killed."""
+
 
 def worker() -> RestartingWorker:
     """One process."""
@@ -22,7 +26,7 @@ def worker() -> RestartingWorker:
 def judge(process: RestartingWorker, golds: Sequence[str], text: str, timeout: float) -> str:
     """`right`, `wrong`, `timeout` or `bad_gold`. Raises RewardError where the worker can't judge."""
     try:
-        answer = process.ask({"golds": list(golds), "text": text}, timeout)
+        answer = process.ask({"golds": list(golds), "text": text, "timeout": timeout}, timeout + GRACE_SECONDS)
     except ProcessCrashError:  # killed at the deadline, or died of the question
         return "timeout"
     except WorkerError as error:

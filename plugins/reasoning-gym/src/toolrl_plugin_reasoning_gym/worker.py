@@ -200,7 +200,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """What `pack` was given."""
+    """What `pack` was given. Raises ValueError for a marked object that `pack` doesn't make."""
     if isinstance(value, list):
         return [unpack(item) for item in value]
     if not isinstance(value, dict):
@@ -209,4 +209,7 @@ def unpack(value: Any) -> Any:
     if len(value) > 1 or mark not in _MADE:
         return {key: unpack(item) for key, item in value.items()}
     inner = value[mark]
-    return _MADE[mark](str(inner) if mark in (FRACTION, DECIMAL) else unpack(inner))
+    try:
+        return _MADE[mark](str(inner) if mark in (FRACTION, DECIMAL) else unpack(inner))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{mark} holds {inner!r:.40}, which can't be read: {error}") from None

@@ -8,7 +8,6 @@ cases that could be run, and where none could, the episode fails instead of bein
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 
 from toolrl.errors import RewardError, ToolError
@@ -21,6 +20,8 @@ from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 
 CONTINUOUS_CASES = 10
 NOT_COMPILED = (Status.COMPILE_ERROR, "")
+
+
 FENCE = "```"
 TAGS: dict[str, tuple[str, ...]] = {
     "cpp": ("cpp", "c++"),
@@ -31,10 +32,7 @@ TAGS: dict[str, tuple[str, ...]] = {
     "rust": ("rust", "rs"),
 }
 """How blocks of a language are marked, where not by its name."""
-_VERSION = re.compile(r"\A[^\S\n]*[\d.]+[^\S\n]*\n", re.ASCII)
-"""`python3` opens a block, too: what is left of its first line is no code."""
-_TAG = re.compile(r"\A[^\S\n]*(?:[^\W\d_]+|c\+\+|c#|python3|f#)[^\S\n]*\n")
-"""A first line that is one word names a language."""
+_OTHER_TAGS = frozenset({"c++", "c#", "python3", "f#"})
 
 
 class SandboxReward:
@@ -111,9 +109,31 @@ class SandboxReward:
 
 def solution(text: str, language: str = "python") -> str | None:
     """The program, or None where the text has no fenced block. A block that isn't closed runs to the end."""
-    tags = sorted(TAGS.get(language, (language,)), key=len, reverse=True)
-    marks = [*re.finditer(f"{FENCE}(?:{'|'.join(map(re.escape, tags))})", text)]
-    if marks:
-        return _VERSION.sub("", text[marks[-1].end() :].partition(FENCE)[0])
-    _, fence, rest = text.partition(FENCE)
-    return _TAG.sub("", rest.partition(FENCE)[0]) if fence else None
+    best = -1
+    length = 0
+    for tag in TAGS.get(language, (language,)):
+        found = text.rfind(FENCE + tag)
+        if found > best or (found == best and found >= 0 and len(tag) > length):
+            best, length = found, len(tag)
+    if best >= 0:
+        return _without_version(_until_fence(text, best + len(FENCE) + length))
+    first = text.find(FENCE)
+    return None if first < 0 else _without_tag(_until_fence(text, first + len(FENCE)))
+
+
+def _until_fence(text: str, start: int) -> str:
+    end = text.find(FENCE, start)
+    return text[start:] if end < 0 else text[start:end]
+
+
+def _without_version(block: str) -> str:
+    """`python3` opens a block, too: what is left of its first line is no code."""
+    first, newline, rest = block.partition("\n")
+    return rest if newline and first.strip() and all(letter in "0123456789." for letter in first.strip()) else block
+
+
+def _without_tag(block: str) -> str:
+    """A first line that is one word names a language."""
+    first, newline, rest = block.partition("\n")
+    word = first.strip()
+    return rest if newline and (word.isalpha() or word in _OTHER_TAGS) else block

@@ -5,6 +5,7 @@ Models of the E5 family are trained with "query: " and "passage: " before the te
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ class Encoder:
             ) from error
         self._torch = torch
         self._device = device
-        self._max_tokens = min(max_tokens, getattr(model.config, "max_position_embeddings", max_tokens))
+        self._max_tokens = min(max_tokens, _positions(model.config))
         self._batch_size = batch_size
 
     @property
@@ -69,3 +70,14 @@ class Encoder:
             pooled_BH = (hidden_BTH * mask_BT1).sum(1) / mask_BT1.sum(1).clamp(min=1)
             vectors: Array = torch.nn.functional.normalize(pooled_BH, dim=-1).cpu().numpy()
         return vectors
+
+
+def _positions(config: Any) -> int:
+    """How many tokens a model takes; without a bound where its config names none."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or positions < 1:
+        return sys.maxsize
+    # Models of the Roberta family count positions from behind the padding's number on.
+    padding = getattr(config, "pad_token_id", None)
+    behind = padding + 1 if "roberta" in str(config.model_type) and isinstance(padding, int) else 0
+    return max(positions - behind, 1)

@@ -40,7 +40,7 @@ class RetrievalServer(HttpServer):
         index: Index,
         *,
         host: str = "127.0.0.1",
-        port: int = 0,
+        port: int = 8000,
         topk: int = 3,
         workers: int = 1,
         max_batch: int = 64,

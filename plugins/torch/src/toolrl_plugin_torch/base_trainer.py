@@ -116,10 +116,6 @@ class BaseTrainer:
         """The model that the objective's KL divergence is taken to; None where it has none."""
         return None if self._reference is None else self._reference.score.model
 
-    def update(self, batch: Sequence[Any]) -> dict[str, float]:
-        """One step from its groups, or from a batch of demonstrations: advances `step`, returns metrics."""
-        raise NotImplementedError
-
     def weights(self) -> PolicyWeights:
         """The live weights, with their version. Deletes the folder of an earlier version."""
         if self._weights.version != self.step:

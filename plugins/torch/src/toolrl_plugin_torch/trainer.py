@@ -36,7 +36,7 @@ from toolrl_plugin_torch.objective.loss import (
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.routes import Routers
-from toolrl_plugin_torch.sharding.rank_rollout import Rank0Estimator
+from toolrl_plugin_torch.sharding.rank0_estimator import Rank0Estimator
 
 
 @dataclass

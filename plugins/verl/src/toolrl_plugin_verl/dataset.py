@@ -15,6 +15,7 @@ Values are plain lists and dicts, also those of parquet files. A row is read whe
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,6 +32,8 @@ from toolrl_plugin_verl.media import RowMedia
 from toolrl_plugin_verl.options import VerlDatasetOptions
 from toolrl_plugin_verl.results import plain
 
+_log = logging.getLogger(__name__)
+
 
 class VerlDataset:
     """Tasks of files. A bad row is a DataError with its file and place."""
@@ -39,6 +42,7 @@ class VerlDataset:
         self._options = options
         files = data_files(options.path, context.where)
         self._rows = JoinedRows([open_rows(file) for file in files], options.limit)
+        self._warned = False
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -52,6 +56,8 @@ class VerlDataset:
         extra_info = read_object(row.get("extra_info"), "extra_info")
         reward_model = read_object(row.get("reward_model"), "reward_model")
         source = row.get(options.reward_fn_key)
+        if extra_info.get("need_tools_kwargs") and not extra_info.get("tools_kwargs"):
+            self._warn(name)
         media = (options.image_key, options.video_key)
         extra = {key: value for key, value in row.items() if key not in (options.prompt_key, *media)}
         extra |= {"data_source": source, "extra_info": extra_info, "reward_model": reward_model}
@@ -99,6 +105,11 @@ class VerlDataset:
             if isinstance(value, str) and value in routes:
                 return routes[value]
         return self._options.environment
+
+    def _warn(self, name: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("row %s sets need_tools_kwargs and has no tools_kwargs; later ones aren't reported", name)
 
 
 def _placed(media: Media, folder: Path) -> Media:

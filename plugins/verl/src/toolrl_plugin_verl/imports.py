@@ -144,7 +144,9 @@ _finder = _VerlFinder()
 
 def find_class(class_name: str, python_path: Sequence[str], place: str) -> Any:
     """The class. Raises ConfigError with the module that couldn't be imported."""
-    module_name, _, attribute = class_name.rpartition(".")
+    module_name, dot, attribute = class_name.rpartition(".")
+    if not dot or not all(part.isidentifier() for part in class_name.split(".")):
+        raise ConfigError(f"class_name is {class_name!r:.80}, expected `module.Class`", where=place)
     module = _imported(class_name, module_name, python_path, place)
     found = getattr(module, attribute, None)
     if not isinstance(found, type):

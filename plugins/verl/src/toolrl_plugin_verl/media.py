@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from toolrl.errors import DataError
 from toolrl.types import Media
 
 Kind = Literal["image", "video"]
+LONGEST_PATH = 4096
 _MARK = re.compile("<(image|video)>")
+_FORMS = {
+    "image": "An image is {'bytes': …}, {'path': …}, bytes, a data: URL or a path.",
+    "video": "A video is a path, {'video': path}, or a list of frames.",
+}
 
 
 class RowMedia:
@@ -69,8 +74,7 @@ class RowMedia:
 
 
 def as_media(kind: Kind, cell: Any, where: str) -> Media:
-    """One cell, which `where` names in messages. Raises DataError for a mapping without an image or video, and for a
-    data: URL that isn't base64; anything else is found out when it is opened."""
+    """One cell. `where` names it for messages. Raises DataError."""
     if isinstance(cell, Mapping):
         keys = ("bytes", kind, f"{kind}_url", "path", "url")
         found = next((key for key in keys if cell.get(key) is not None), None)
@@ -78,6 +82,8 @@ def as_media(kind: Kind, cell: Any, where: str) -> Media:
             had = ", ".join(map(str, cell)) or "nothing"
             raise DataError(f"{where} has none of 'bytes', 'path' and {kind!r}; it has {had}")
         return as_media(kind, cell[found], f"{where}.{found}")
+    if isinstance(cell, bytes | bytearray | memoryview):
+        return Media(kind, bytes(cell))
     if isinstance(cell, str) and cell.startswith("data:"):
         head, _, body = cell.partition(",")
         try:
@@ -86,9 +92,15 @@ def as_media(kind: Kind, cell: Any, where: str) -> Media:
             return Media(kind, base64.b64decode(body, validate=True))
         except ValueError:
             raise DataError(f"{where} is a data: URL that isn't base64: {cell[:40]!r}") from None
-    if kind == "video" and isinstance(cell, list):
+    if isinstance(cell, str) and cell.startswith(("http://", "https://")):
+        raise DataError(f"{where} is the address {cell[:80]!r}", hint="Download it and put its path or bytes there.")
+    if isinstance(cell, str) and 0 < len(cell) <= LONGEST_PATH:
+        return Media(kind, cell.removeprefix("file://"))
+    if kind == "video" and isinstance(cell, Sequence) and cell:
         return Media(kind, [as_media("image", frame, f"{where}[{n}]").data for n, frame in enumerate(cell)])
-    return Media(kind, cell.removeprefix("file://") if isinstance(cell, str) else cell)
+    if type(cell).__module__.partition(".")[0] == "PIL":
+        return Media(kind, cell)
+    raise DataError(f"{where} is {type(cell).__name__} {str(cell)[:60]!r}", hint=_FORMS[kind])
 
 
 def _cells(kind: Kind, name: str, value: Any) -> list[Media]:

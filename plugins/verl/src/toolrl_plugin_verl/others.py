@@ -37,8 +37,10 @@ def mcp_toolset(entry: ToolYamlEntry, context: BuildContext) -> Toolset:
     path = entry.mcp.get("mcp_servers_config_path")
     if not isinstance(path, str) or not path:
         raise ConfigError("no mcp.mcp_servers_config_path", where=entry.place)
-    _tell_ignored(entry)
     selected = entry.mcp.get("tool_selected_list") or []
+    if not isinstance(selected, list) or not all(isinstance(name, str) for name in selected):
+        raise ConfigError("mcp.tool_selected_list isn't a list of names", where=entry.place)
+    _tell_ignored(entry)
     options = {"config": str(Path(path).expanduser()), "include": selected, "names": "short"}
     return _built("mcp/mcp", "mcp", options, entry, context)
 

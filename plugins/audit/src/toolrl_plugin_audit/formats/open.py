@@ -8,8 +8,9 @@ import lzma
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from toolrl.errors import DataError
 from toolrl.runs.files import read_lines
@@ -94,10 +95,16 @@ def records(path: Path) -> Iterator[Any]:
             ) from error  # fmt: skip
         return
     try:
-        with _PACKED.get(path.suffix, open)(path, "rb") as file:  # type: ignore[operator]
+        with _opened(path) as file:
             yield from read_lines(file, str(path))
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"this file can't be read: {type(error).__name__}: {error}", where=str(path)) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with _PACKED.get(path.suffix, open)(path, "rb") as file:  # type: ignore[operator]
+        yield file
 
 
 def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, list[str]]:
@@ -123,7 +130,7 @@ def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, l
             hint="Name the run's folder, which holds config.yaml.",
         )  # fmt: skip
     if not known:
-        raise DataError("there are no rollouts of a format that is known", where=str(path), hint=LOOKED_FOR)
+        raise DataError(_nothing(path, foreign, empty), where=str(path), hint=LOOKED_FOR)
     if any(name == "prime" for _, name in known):  # The same rollouts, as the trainer got them.
         known = [it for it in known if it[1] != "bin" or not (it[0].parent / "train_rollouts.jsonl").exists()]
     named = ", ".join(it.name for it, _ in foreign[:5]) + (", …" if foreign[5:] else "")
@@ -140,6 +147,19 @@ def _candidate(path: Path) -> bool:
 def _natural(path: Path) -> list[tuple[int, str]]:
     """Files by the numbers in their names: step 2 before step 10."""
     return [(int(it), "") if it.isdigit() else (0, it) for it in re.split(r"(\d+)", str(path))]
+
+
+def _nothing(path: Path, foreign: list[tuple[Path, str]], empty: list[tuple[Path, str]]) -> str:
+    if path.is_file():
+        return "this file is empty" if empty else "this file holds no rollouts of a format that is known"
+    if empty and not foreign:
+        return f"the files here are empty: {', '.join(it.name for it, _ in empty[:5])}"
+    seen = (
+        f" ({', '.join(it.name for it, _ in foreign[:5])} {'is none' if len(foreign) == 1 else 'are none'})"
+        if foreign
+        else ""
+    )
+    return f"there are no rollouts in this folder{seen}"
 
 
 def _format(path: Path) -> str:

@@ -68,7 +68,9 @@ def is_prime(record: Any) -> bool:
 
 def prime_row(record: Mapping[str, Any], place: str, path: Path, offered: tuple[str, ...] | None) -> Row:
     """A record as a row."""
-    facts = {**_mapping(_mapping(record.get("info")).get("prime_rl")), **record}
+    stamp = (record.get("info") or {}) if isinstance(record.get("info"), Mapping) else {}
+    stamp = stamp.get("prime_rl") if isinstance(stamp.get("prime_rl"), Mapping) else {}
+    facts = {**(stamp or {}), **record}
     step = _STEP.search(str(path))
     row = Row(place, integer(facts.get("step")) if facts.get("step") is not None else (int(step[1]) if step else None))
     failed = bool(record.get("error") or record.get("errors") or record.get("stop_condition") == "error")
@@ -89,11 +91,6 @@ def prime_row(record: Mapping[str, Any], place: str, path: Path, offered: tuple[
     return row
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """A mapping as it is, an empty one for anything else."""
-    return value if isinstance(value, Mapping) else {}
-
-
 # A `RolloutOutput`.
 
 
@@ -101,7 +98,8 @@ def _read_output(row: Row, record: Mapping[str, Any]) -> None:
     row.reward = finite(record.get("reward"))
     identifier = record.get("group_id", record.get("example_id"))
     row.group = None if identifier is None else f"{record.get('env_name') or record.get('task')}/{identifier}"
-    info = _mapping(texts.as_json(record.get("info")))
+    info = texts.as_json(record.get("info"))
+    info = info if isinstance(info, Mapping) else {}
     row.tools = texts.tool_names(first(record, "tools")) or texts.tool_names(info.get("oai_tools"))
     completion = record.get("completion")
     spoken = completion if isinstance(completion, list) else []
@@ -174,9 +172,9 @@ def _tokens(step: Mapping[str, Any], name: str) -> Tokens:
 def _read_trace(row: Row, record: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     nodes = [it for it in record["nodes"] if isinstance(it, Mapping)]
     row.reward = _trace_reward(record)
-    task = _mapping(record.get("task"))
-    held = _mapping(task.get("data", task))
-    group = facts.get("group_id") or task.get("key") or task.get("hash") or held.get("idx")
+    task = record.get("task") if isinstance(record.get("task"), Mapping) else {}
+    held = (task or {}).get("data") if isinstance((task or {}).get("data"), Mapping) else task
+    group = facts.get("group_id") or (task or {}).get("key") or (task or {}).get("hash") or (held or {}).get("idx")
     row.group = None if group is None else f"{facts.get('env_name') or ''}/{group}"
     row.tools = texts.tool_names(record.get("tools"))
     row.ended = row.ended or _by_calls(record, nodes)

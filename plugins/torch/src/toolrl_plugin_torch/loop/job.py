@@ -13,12 +13,12 @@ from toolrl.loop.ranks import ONE
 from toolrl.rollouts.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.base_trainer import BaseTrainer
 from toolrl_plugin_torch.loop.batches import BatchSource, Demand, KeepsPosition, SynchronousBatches
 from toolrl_plugin_torch.loop.difficulty import DifficultyPools
 from toolrl_plugin_torch.loop.overlap import OverlappingBatches
 from toolrl_plugin_torch.loop.saver import Saver
 from toolrl_plugin_torch.loop.teachers import TaughtGroups, Teachers, started_teachers
+from toolrl_plugin_torch.loop.trainer import Trainer
 from toolrl_plugin_torch.loop.training import TrainingLoop
 from toolrl_plugin_torch.objective.credit import is_flat
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Batches, Rank0Rollout
@@ -124,7 +124,7 @@ def _own_batches(assembly: Assembly, runner: Any, algorithm: AlgorithmConfig) ->
 
 
 def make_saver(
-    assembly: Assembly, trainer: BaseTrainer, data: KeepsPosition, *, rows: int | None, keep: int, every: int | str
+    assembly: Assembly, trainer: Trainer, data: KeepsPosition, *, rows: int | None, keep: int, every: int | str
 ) -> Saver:
     """Saves a run's checkpoints: `keep` of them, one each `every` steps or so much time. `rows` are those of its data
     set, where this process knows them."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolrl.config.model import save_seconds
 from toolrl.config.paths import format_path
@@ -29,9 +29,7 @@ from toolrl.loop.checkpoints import (
 )
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl_plugin_torch.loop.batches import DataPosition, KeepsPosition
-
-if TYPE_CHECKING:
-    from toolrl_plugin_torch.base_trainer import BaseTrainer
+from toolrl_plugin_torch.loop.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 _FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
@@ -44,7 +42,7 @@ _FREE_KEYS = ("use", "save_every", "keep_checkpoints", "keep_best", "offload")
 class Saver:
     """Checkpoints of one run."""
 
-    trainer: BaseTrainer
+    trainer: Trainer
     directory: Path
     """The run's folder of checkpoints."""
     keep: int

@@ -8,16 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from toolrl.loop.evaluate import Evaluator
 from toolrl.plugins.events import Events
 from toolrl.rollouts.source import TakesWeights
 from toolrl.runs.status import RunPhase
 from toolrl_plugin_torch.loop.saver import Saver
-
-if TYPE_CHECKING:
-    from toolrl_plugin_torch.base_trainer import BaseTrainer
+from toolrl_plugin_torch.loop.trainer import Trainer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +53,7 @@ class UpdateThread:
 class SavedLoop:
     """What fine-tuning and reinforcement learning have in common: updates in a thread, and checkpoints."""
 
-    trainer: BaseTrainer
+    trainer: Trainer
     engine: TakesWeights
     events: Events
     saver: Saver

@@ -256,13 +256,15 @@ def _compared(
 def _estimated(estimator: AdvantageEstimator, groups: Sequence[Group]) -> list[Credit]:
     """The advantages of a plugin's estimator, checked: a NaN here would end in the weights."""
     label = f"the advantage estimator {getattr(estimator, 'label', type(estimator).__name__)}"
-    answers = [list(given) for given in estimator.advantages(groups)]
-    found, expected = [len(given) for given in answers], [len(group.episodes) for group in groups]
-    if found != expected:
-        raise RewardError(f"{label} gave {found} advantages for groups of {expected} episodes")
+    answers = list(estimator.advantages(groups))
+    if len(answers) != len(groups):
+        raise RewardError(f"{label} gave {len(answers)} entries for {len(groups)} groups")
     credited: list[Credit] = []
     for group, given in zip(groups, answers, strict=True):
-        for episode, value in zip(group.episodes, given, strict=True):
+        values = list(given)
+        if len(values) != len(group.episodes):
+            raise RewardError(f"{label} gave {len(values)} advantages for {len(group.episodes)} episodes of {group.id}")
+        for episode, value in zip(group.episodes, values, strict=True):
             if episode.failure is None:
                 _check_credit(value, episode, label)
             credited.append(value if episode.failure is None else 0.0)
@@ -270,19 +272,21 @@ def _estimated(estimator: AdvantageEstimator, groups: Sequence[Group]) -> list[C
 
 
 def _check_credit(value: Credit, episode: Episode, label: str) -> None:
-    numbers: list[Any] = [value]
     if isinstance(value, Mapping):
-        turns = [turn for it in episode.trajectories if it.trained for turn in it.turns if turn.sampled_tokens]
-        numbers = []
+        turns = [turn for it in episode.trajectories if it.trained for turn in it.turns]
+        lacking = [turn.index for turn in turns if turn.sampled_tokens and turn.index not in value]
+        if lacking:
+            raise RewardError(f"{label} gave no advantage for turn {lacking[0]} of {episode.id}")
         for turn in turns:
-            of_turn = value.get(turn.index, ())
-            of_tokens = of_turn if isinstance(of_turn, Sequence) else [of_turn] * turn.sampled_tokens
-            if len(of_tokens) != turn.sampled_tokens:
+            of_turn = value.get(turn.index)
+            if isinstance(of_turn, Sequence) and len(of_turn) != turn.sampled_tokens:
                 raise RewardError(
-                    f"{label} gave {len(of_tokens)} advantages for turn {turn.index} of {episode.id}, which has "
+                    f"{label} gave {len(of_turn)} advantages for turn {turn.index} of {episode.id}, which has "
                     f"{turn.sampled_tokens} sampled tokens"
                 )
-            numbers += of_tokens
+    numbers: list[Any] = []
+    for of_turn in value.values() if isinstance(value, Mapping) else [value]:
+        numbers += of_turn if isinstance(of_turn, Sequence) else [of_turn]
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
             raise RewardError(f"{label} gave {number!r:.40} for {episode.id}, expected a finite number")

@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from toolrl.loop.ranks import Ranks
-from toolrl.protocols import AdvantageEstimator, WeightSource
+from toolrl.protocols import WeightSource
 from toolrl.rollouts.environment import Limits
 from toolrl.rollouts.runner import Runner
 from toolrl.rollouts.source import RolloutWorkers
@@ -77,20 +77,6 @@ class Rank0Rollout:
         weights.lead()
         await self.sampler.update_weights(weights, version)
         weights.release()
-
-
-class Rank0Estimator:
-    """Runs an `AdvantageEstimator` on the first rank alone and broadcasts its advantages: it may draw random numbers or
-    call a server."""
-
-    def __init__(self, estimator: AdvantageEstimator, ranks: Ranks) -> None:
-        self.label = type(estimator).__name__
-        self._estimator = estimator
-        self._ranks = ranks
-
-    def advantages(self, groups: Sequence[Group]) -> Any:
-        """As the estimator's."""
-        return self._ranks.by_first(lambda: [list(of) for of in self._estimator.advantages(groups)], "the advantages")
 
 
 class Rank0Batches:
