@@ -1,8 +1,8 @@
 """Environment variables in a config: `${NAME}` and `${NAME:-default}` inside any text value.
 
 A value is taken for a secret unless it can only be something else (a path that is there, a number, a device, a server's
-bare address, a hub's `owner/name` at `model.path`, the name of one of the config's environments), and neither the variable
-nor its place is called like a credential.
+bare address, a hub's `owner/name` at `model.path`, the name of one of the config's environments), and neither the
+variable nor its place is called like a credential.
 A secret goes into the config that the run uses and nowhere else: the run's folder, logs and messages keep `${NAME}`.
 Other values stay in the run's folder, as `${NAME:-value}`, so resuming and evaluating need none of their variables.
 A plain `${` is written `$${`.

@@ -34,7 +34,8 @@ class SandboxServer(HttpServer):
         grace_seconds: float = 10.0,
     ) -> None:
         """`port` 0 takes one that is free. `workers` programs run at once, `queue` requests wait for a place. A
-        request takes one when its body is there; requests that are under way have `grace_seconds` when the server stops."""
+        request takes one when its body is there; requests that are under way have `grace_seconds` when the server
+        stops."""
         self.runner = runner
         self._places = asyncio.Semaphore(workers)
         self._most = workers + queue
