@@ -4,7 +4,7 @@
     python tests/benchmarks/learning_curves.py OUT.png NAME=RUN NAME=steps.jsonl --hours
 
 A thin line is the training accuracy of a step, smoothed over five; dots are evaluations with standard errors. With
-`--hours` the mean reward of a step stands over the time that the steps took so far, and a file that gsm8k_trl.py wrote
+`--hours` the mean reward of a step stands over the time that the steps took so far, and a file of learning_trl.py
 stands for a run of TRL.
 """
 
