@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ def gsm8k(folder: str) -> Task:
 
 def two_hop(folder: str) -> Task:
     toolset, loop = make_search(SearchOptions(index=f"{folder}/index", topk=1), CONTEXT), asyncio.new_event_loop()
-    loop.run_until_complete(toolset.start())
+    threading.Thread(target=loop.run_forever, daemon=True).start()  # TRL calls tools inside of a loop of its own.
+    asyncio.run_coroutine_threadsafe(toolset.start(), loop).result()
 
     def search(query: str) -> str:
         """Search a collection of passages.
@@ -125,7 +127,8 @@ def two_hop(folder: str) -> Task:
         Args:
             query: What to look for.
         """
-        return loop.run_until_complete(toolset.call(ToolCall("search", {"query": query}, "1"))).content
+        call = toolset.call(ToolCall("search", {"query": query}, "1"))
+        return asyncio.run_coroutine_threadsafe(call, loop).result().text
 
     lines = Path(folder, "world", "train.jsonl").read_text(encoding="utf-8").splitlines()
     prompts = [(row["messages"][-1]["content"], row["answer"]) for row in map(json.loads, lines)]
@@ -169,12 +172,14 @@ def main() -> None:
     task = gsm8k(options.data) if options.task == "gsm8k" else two_hop(options.data)
     tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
     tokenizer.chat_template, tokenizer.response_template = TEMPLATE, qwen3_template
+    episodes = options.prompts * GROUP
+    microbatch = min(task.microbatch, episodes)
     arguments = trl.GRPOConfig(
         output_dir=str(options.output), seed=options.seed, max_steps=options.steps, use_cpu=True, bf16=True,
         loss_type="dapo", epsilon=0.2, epsilon_high=0.28, beta=0.0, temperature=task.temperature, top_p=1.0, top_k=0,
         learning_rate=task.rate, lr_scheduler_type="constant", max_grad_norm=1.0, adam_beta2=0.95,
-        num_generations=GROUP, per_device_train_batch_size=task.microbatch,
-        gradient_accumulation_steps=options.prompts * GROUP // task.microbatch,
+        num_generations=GROUP, per_device_train_batch_size=microbatch,
+        gradient_accumulation_steps=episodes // microbatch,
         max_completion_length=task.episode_tokens, max_tool_calling_iterations=task.turns - 1,
         generation_kwargs={"max_new_tokens": task.turn_tokens},
         gradient_checkpointing=False, logging_steps=1, save_steps=1, save_total_limit=1, report_to=[],
