@@ -43,12 +43,17 @@ def test_the_last_call_is_run_and_the_others_are_text() -> None:
         ("<python>print(2)</python>\n```python\nprint(1)\n```", "print(1)"),
         ("<calculator>1</calculator>, <calculator>2</calculator>", "2"),
         ("<calculator>1</calculator>\n```python\nprint(1)\n```\nand", "print(1)"),
+        ("```\nprint(1)\n```", None),
+        ("```output\n3\n```", None),
+        ("```json\n{}\n```", None),
+        ("``python\nprint(1)\n``", None),
+        ("<think>```python\nprint(1)\n```</think>no", None),
         ("<python>print(1)</calculator>", "!unclosed"),
         ("<calculator> </calculator>", "!empty"),
     ],
 )
-def test_which_of_several_is_run(text: str, found: str) -> None:
-    assert read(parse(text)) == [found]
+def test_which_of_several_is_run(text: str, found: str | None) -> None:
+    assert read(parse(text)) == ([] if found is None else [found])
 
 
 def test_a_call_that_cannot_be_read_is_answered_where_nothing_else_is_called() -> None:

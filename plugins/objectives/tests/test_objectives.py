@@ -107,6 +107,19 @@ def normalised(values: Sequence[float], scale: str = "std") -> np.ndarray:
     return centred_N / (values_N.std(ddof=1) + EPSILON) if scale == "std" else centred_N
 
 
+@EXAMPLES
+@given(GROUPS)
+def test_gdpo_is_its_formula(plays: Any) -> None:
+    sums: list[float] = []
+    for of in plays:
+        kept = [play for play in of if not play.failed]
+        if kept:
+            steps = normalised([sum(step.reward for step in play.steps) for play in kept])
+            sums += list(normalised([p.answer for p in kept]) + 0.5 * normalised([p.form for p in kept]) + steps)
+    found = scored(plays, GDPO(None, CONTEXT).advantages(as_groups(plays)))
+    np.testing.assert_allclose(found, normalised(sums) if sums else [], **CLOSE)
+
+
 def test_gdpo_is_trls() -> None:
     trainer = pytest.importorskip(
         "trl.trainer.grpo_trainer", reason="the comparison needs TRL: pip install 'trl>=1.16'"
@@ -128,6 +141,18 @@ def test_gdpo_is_trls() -> None:
     plays = [[Play(*row) for row in rewards_BK[start : start + 4]] for start in range(0, 24, 4)]
     ours = scored(plays, GDPO(None, CONTEXT).advantages(as_groups(plays)))
     np.testing.assert_allclose(ours, names["advantages"].numpy(), **CLOSE)
+
+
+@EXAMPLES
+@given(GROUPS)
+def test_maxrl_is_its_formula(plays: Any) -> None:
+    expected: list[float] = []
+    for of in plays:
+        rewards = np.array([play.total for play in of if not play.failed])
+        if len(rewards):
+            expected += list((rewards - rewards.mean()) / rewards.mean() if rewards.mean() else 0 * rewards)
+    found = scored(plays, MaxRL(None, CONTEXT).advantages(as_groups(plays)))
+    np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ConfigError
 from toolrl.types import CallError, CallRecord, ParsedTurn, ToolCall, ToolResult
-from toolrl_plugin_rlfactory.managers import ManagerConfig
+from toolrl_plugin_rlfactory.managers import ManagerConfig, QwenManager
 from toolrl_plugin_rlfactory.options import EnvParserOptions
 from toolrl_plugin_rlfactory.parser import RLFactoryParser
 from toolrl_testing import make_build_context
@@ -94,7 +94,7 @@ def test_values_that_are_no_json5(value: str) -> None:
     assert isinstance(item, CallError)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(st.sampled_from("{}[]:,'\"\\/*0x1.e+-aN \n\ud800"), max_size=30))
 def test_any_value_is_a_call_or_an_error(value: str) -> None:
     assert parsed(f"<tool_call>{{name: 'f', arguments: {{v: {value}\n}}}}</tool_call>").items
@@ -121,7 +121,7 @@ def test_too_many_calls_are_one_error() -> None:
 PIECES = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</answer>", "x", "\n", CALL, "{a:1}"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(PIECES), max_size=10).map("".join), st.booleans())
 def test_every_character_is_somewhere(text: str, whole_text: bool) -> None:
     turn = parsed(text, whole_text=whole_text)
@@ -130,6 +130,21 @@ def test_every_character_is_somewhere(text: str, whole_text: bool) -> None:
     left = len(text) - sum(end - start for start, end in spans)
     tags = 0 if turn.reasoning is None else len(turn.reasoning) + text.count("<think>") * 7 + text.count("</think>") * 8
     assert 0 <= left <= tags
+
+
+def test_managers_give_the_form_of_rlfactory() -> None:
+    manager = QwenManager({})
+    assert manager.parse_response("<answer>1</answer> <answer> 2</answer>") == ("answer", "<answer> 2</answer>")
+    assert manager.parse_response("plain") == ("answer", "plain")
+    assert manager.parse_tools(CALL) == [{"name": "search", "args": '{\n    "query": "Oslo"\n}'}]
+    assert manager.parse_tools("x</tool_call>")[0]["name"] == "<error>"  # type: ignore[index]
+    assert manager.parse_response("<tool_call>{") == ("actions", [{"name": "<empty>", "args": EXTRACT}])
+    assert manager.parse_tools('<tool_call>{"name": "a", "arguments": "x"}</tool_call>') == [
+        {"name": "a", "args": '"x"'}
+    ]
+    assert manager.parse_tools("<tool_call>{name: 3, arguments: [1]}</tool_call>") == [
+        {"name": "3", "args": "[\n    1\n]"}
+    ]
 
 
 def test_a_config_is_read_by_key_and_by_attribute() -> None:

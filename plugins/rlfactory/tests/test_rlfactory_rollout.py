@@ -1,10 +1,12 @@
-"""A converted config runs: convert, check, rollout, on a tiny model."""
+"""The guide's converted config runs: convert, check, rollout, on a tiny model, with a real MCP server."""
 
 from __future__ import annotations
 
 import json
 import runpy
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rlfactory_script import ROW, SCRIPT, needs_plugins
@@ -69,6 +71,24 @@ class MineEnv(Env):
 """
 
 
+def rolled_out(folder: Path, model: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    """What a rollout reports of the converted script, in the current folder."""
+    (folder / "main_grpo.sh").write_text(SCRIPT)
+    (folder / "data").mkdir()
+    for name in ("train", "test"):
+        (folder / "data" / f"{name}.jsonl").write_text((json.dumps(ROW) + "\n") * 2)
+    overrides = [f"actor_rollout_ref.model.path={model}", "data.max_prompt_length=400", "data.max_response_length=16",
+                 "data.train_batch_size=2", "actor_rollout_ref.rollout.n=2", "trainer.logger=[console]"]  # fmt: skip
+    assert main(["rlfactory", "convert", "main_grpo.sh", *overrides, *more, "-o", "mine.yaml"]) == 0
+    assert main(["config", "check", "mine.yaml"]) == 0
+    capsys.readouterr()
+    sets = ["--set", "device=cpu", "--set", "threads=1"]
+    assert main(["rollout", "mine.yaml", "--tasks", "1", "--episodes", "2", "--json", *sets]) == 0
+    facts: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert facts["errors/rate"] == 0, facts
+    return facts
+
+
 def test_a_converted_config_with_classes_of_ones_own_rolls_out(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,18 +99,37 @@ def test_a_converted_config_with_classes_of_ones_own_rolls_out(
     (tmp_path / "envs" / "mine.py").write_text(ENV)
     env = "actor_rollout_ref.env"
     own = [f"{env}.name=mine", f"{env}.tool_manager=tags", f"{env}.config_path=null", f"{env}.worth=7"]
-    (tmp_path / "main_grpo.sh").write_text(SCRIPT)
-    (tmp_path / "data").mkdir()
-    for name in ("train", "test"):
-        (tmp_path / "data" / f"{name}.jsonl").write_text((json.dumps(ROW) + "\n") * 2)
-    overrides = [f"actor_rollout_ref.model.path={model}", "data.max_prompt_length=400", "data.max_response_length=16",
-                 "data.train_batch_size=2", "actor_rollout_ref.rollout.n=2", "trainer.logger=[console]"]  # fmt: skip
-    assert main(["rlfactory", "convert", "main_grpo.sh", *overrides, *own, "-o", "mine.yaml"]) == 0
-    assert main(["config", "check", "mine.yaml"]) == 0
-    capsys.readouterr()
-    sets = ["--set", "device=cpu", "--set", "threads=1"]
-    assert main(["rollout", "mine.yaml", "--tasks", "1", "--episodes", "2", "--json", *sets]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["errors/rate"] == 0, facts
+    facts = rolled_out(tmp_path, model, capsys, *own, "trainer.experiment_name=mine")
     # The Env's own score, with the `worth` of its config, and its credit for each turn.
     assert facts["reward/mean"] == pytest.approx(7 + 0.1 * facts["turns/mean"])
+
+
+SERVER = """
+try:
+    from mcp.server.fastmcp import FastMCP
+except ImportError:
+    from mcp.server.mcpserver import MCPServer as FastMCP
+
+mcp = FastMCP("LocalServer")
+
+
+@mcp.tool()
+def query_rag(query: str, topk: int = 3) -> str:
+    \"\"\"Search.\"\"\"
+    return "Oslo is the capital."
+
+
+mcp.run()
+"""
+
+
+def test_the_converted_config_rolls_out(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs_plugins()
+    pytest.importorskip("mcp", reason="mcp isn't installed: pip install mcp")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "search.py").write_text(SERVER)
+    servers = [{"mcpServers": {"search": {"command": sys.executable, "args": ["search.py"]}}}]
+    (tmp_path / "mcp_tools.pydata").write_text(repr(servers))
+    rolled_out(tmp_path, model, capsys)

@@ -112,7 +112,7 @@ def test_embedded_and_served_episodes_are_the_same(index_folder: Path, tool: str
     async def run() -> tuple[list[Episode], list[Episode]]:
         before = asyncio.all_tasks()
         embedded = await play(tool, {"index": str(index_folder), "topk": topk}, script)
-        async with RetrievalServer(index) as server:
+        async with RetrievalServer(index, port=0) as server:
             served = await play(tool, {"url": server.url, "topk": topk}, script)
         assert asyncio.all_tasks() == before
         return embedded, served

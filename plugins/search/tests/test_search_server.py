@@ -48,7 +48,7 @@ class Held:
 def serve(index: Index, work: Callable[[RetrievalServer], Awaitable[Any]], **settings: Any) -> Any:
     async def run() -> Any:
         before = asyncio.all_tasks()
-        async with RetrievalServer(index, **settings) as server:
+        async with RetrievalServer(index, port=0, **settings) as server:
             value = await work(server)
         assert asyncio.all_tasks() == before, "the server left tasks"
         return value
@@ -87,6 +87,20 @@ class TestApi:
         assert len(usual[1]["result"][0]) == 3
         assert nothing == (200, {"result": []})
         assert health == {"status": "ok", "kind": "bm25", "passages": 4}
+
+    def test_all_queries_of_a_large_batch_in_one_request(self, index_folder: Path) -> None:
+        """As Search-R1's trainer asks: 512 prompts of five episodes each."""
+        queries = ["capital of Norway", "play", "zzz", ""] * 640
+
+        async def work(server: RetrievalServer) -> tuple[int, Any]:
+            return await post(server.url, {"queries": queries, "topk": 3, "return_scores": True})
+
+        status, body = serve(open_index(index_folder), work)
+        assert status == 200
+        names = [[hit["document"]["id"] for hit in hits] for hits in body["result"]]
+        assert len(names) == len(queries)
+        assert names[:4] == names[-4:]
+        assert [found[:1] for found in names[:4]] == [["9"], ["7"], [], []]
 
     @pytest.mark.parametrize(
         ("body", "status", "message"),

@@ -131,8 +131,9 @@ class TestRemote:
         assert all(f'"q{number}"' in result.text for number, result in enumerate(found))
         assert [len(request["queries"]) for request in stub.requests] == [30]
 
-    def test_what_may_pass_is_made_again_by_the_policy(self, stub: HttpStub) -> None:
-        busy = HttpReply({"detail": "later"}, 503, {"Retry-After": "0"})
+    @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+    def test_what_may_pass_is_made_again_by_the_policy(self, stub: HttpStub, status: int) -> None:
+        busy = HttpReply({"detail": "later"}, status, {"Retry-After": "0"})
         stub.script(busy, HttpReply(drop=True), None)
         (found,) = answers(tool(url=stub.url, patience=None), {"query": "q"}, policy=RETRY)
         assert found.error is None
@@ -150,9 +151,10 @@ class TestRemote:
         assert bad.error == "search_error"
         assert "no such word" in bad.text
 
-    def test_a_wrong_address_or_key_is_told_at_the_start(self, stub: HttpStub) -> None:
-        stub.script(HttpReply({"detail": "not here"}, 404))
-        with pytest.raises(ToolsetError, match="HTTP 404.*not here"):
+    @pytest.mark.parametrize("status", [301, 401, 403, 404])
+    def test_a_wrong_address_or_key_is_told_at_the_start(self, stub: HttpStub, status: int) -> None:
+        stub.script(HttpReply({"detail": "not here"}, status, {"Location": "http://127.0.0.1:1/x"}))
+        with pytest.raises(ToolsetError, match=f"HTTP {status}.*not here"):
             answers(tool(url=stub.url), {"query": "q"})
         assert len(stub.requests) == 1
 

@@ -656,3 +656,9 @@ def test_what_the_distribution_carries() -> None:
             plugins.check_readme(_Distribution(readme, needs))
     with pytest.raises(AssertionError, match="no distribution"):
         plugins.check_readme(None)
+
+
+def test_an_entry_point_that_is_not_there() -> None:
+    with pytest.raises(AssertionError, match=r"0 entry points .* are called 'no-such-plugin'.*builtin"):
+        plugins.entry_point("no-such-plugin")
+    assert plugins.entry_point("builtin").value == "toolrl.builtin.plugin"

@@ -1,4 +1,4 @@
-"""The scripted engine does what it says, exactly: other tests count on it."""
+"""The fakes do what they say, exactly: other tests count on it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import asyncio
 import pytest
 
 from toolrl.errors import EngineError
-from toolrl.types import Generation, Sampling
-from toolrl_testing.fakes import END_ID, ScriptedEngine
+from toolrl.types import CallRecord, Generation, Message, Sampling, ToolCall, ToolResult, ToolSpec
+from toolrl_testing.fakes import (
+    END_ID,
+    FakeChatFormat,
+    ScriptedEngine,
+    make_episode,
+)
 
 
 def generate(engine: ScriptedEngine, sampling: Sampling, session: str = "s", prompt: str = "") -> Generation:
@@ -48,3 +53,31 @@ def test_what_ends_a_text(sampling: Sampling, text: str, finish: str, stopped_by
     assert generation.ids == tuple(map(ord, text))
     assert (generation.finish, generation.stopped_by) == (finish, stopped_by)
     assert len(generation.logprobs) == len(generation.versions) == len(text)
+
+
+def test_the_chat_format_shows_what_it_puts_where() -> None:
+    chat = FakeChatFormat()
+    messages = [Message("user", "Hi")]
+    ids = chat.open(messages, ()).ids
+    assert chat.decode(ids).text == "<|user|>Hi<|end|><|assistant|>"
+    call = ToolCall("f", {"a": 1})
+    spoken = chat.say(Message("assistant", "x", tool_calls=(call,), reasoning="hm"))
+    assert (
+        chat.decode(spoken).text == '<think>hm</think>x<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    )
+    assert '"name": "look"' in chat.decode(chat.open(messages, [ToolSpec("look", "d")]).ids).text
+
+
+def test_an_episode_holds_together() -> None:
+    record = CallRecord(ToolCall("f", {}), ToolResult("4"))
+    episode = make_episode("call", "It is 4.", calls={0: [record]}, answer="4", metrics={"correct": 1.0})
+    assert len(episode.ids) == len(episode.loss_mask) == len(episode.logprobs) == len(episode.weight_versions)
+    assert not any(episode.loss_mask[: episode.prompt_length])
+    for turn in episode.turns:
+        (segment,) = turn.segments
+        assert all(episode.loss_mask[segment.tokens[0] : segment.tokens[1]])
+        assert FakeChatFormat().decode(episode.ids[segment.tokens[0] : segment.tokens[1]]).text == turn.text
+    assert sum(episode.loss_mask) == sum(turn.sampled_tokens for turn in episode.turns)
+    assert [message.role for message in episode.messages] == ["user", "assistant", "tool", "assistant"]
+    assert (episode.final_text, episode.answer, episode.correct, len(episode.calls)) == ("It is 4.", "4", 1.0, 1)
+    assert make_episode().turns == ()

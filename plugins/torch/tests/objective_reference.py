@@ -227,7 +227,7 @@ class Reference:
     def _less_divergence(self, episode: Episode) -> Episode:
         """With what the divergence from the reference takes off the reward of each turn."""
         entries = []
-        for it in (it for it in episode.trajectories if it.trained):
+        for it in episode.trajectories:
             row = row_of(it, {turn.index: 0.0 for turn in it.turns})
             with torch.no_grad():
                 away = row.behaviour - scored(self.start, row, self.temperature)[0]

@@ -46,6 +46,11 @@ def test_a_warmup_that_is_none(steps: float) -> None:
         _config(warmup_steps=steps)
 
 
+def test_beyond_the_end_the_rate_stays() -> None:
+    assert learning_rate(50, _config(schedule="linear", min_rate=0.1), 5) == pytest.approx(0.01)
+    assert learning_rate(0, _config(schedule="cosine"), 1) == 0.1
+
+
 def _model(dtype: str = "float32") -> Any:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1))

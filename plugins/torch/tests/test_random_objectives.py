@@ -127,19 +127,13 @@ def near(
 
 
 def spread(tiny: Any, groups: Sequence[Group], chance: random.Random) -> list[Group]:
-    """With the turns of each episode in up to three trajectories, and one more that restates them and isn't trained, in
-    any order."""
-    found = []
-    for group in groups:
-        episodes = []
-        for episode in group.episodes:
-            cut = tiny.spread(episode, [chance.randrange(3) for _ in episode.turns])
-            silent = replace(episode.main, turns=(), role="user", trained=False)
-            trajectories = [*cut.trajectories, silent]
-            chance.shuffle(trajectories)
-            episodes.append(replace(episode, trajectories=tuple(trajectories)))
-        found.append(replace(group, episodes=tuple(episodes)))
-    return found
+    """With the turns of each episode in up to three trajectories."""
+    return [
+        replace(
+            group, episodes=tuple(tiny.spread(it, [chance.randrange(3) for _ in it.turns]) for it in group.episodes)
+        )
+        for group in groups
+    ]
 
 
 def drawn(chance: random.Random) -> dict[str, Any]:

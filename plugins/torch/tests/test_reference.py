@@ -1,8 +1,8 @@
-"""The KL divergence's reference: measured without changing training, kept in checkpoints. `test_random_objectives.py`
-has how it moves."""
+"""The KL divergence's reference: measured without changing training, moved as TRL moves it, kept in checkpoints."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,24 @@ from toolrl_plugin_torch.trainer import PolicyTrainer
 
 REWARDS = (0.0, 1.0, 1.0, 0.0)
 OPTIONS = {"updates_per_step": 2, "epochs_per_step": 2, "tokens_per_microbatch": 60}
+
+
+def sync_target_model(model: Any, target_model: Any, alpha: float) -> None:
+    """TRL 1.16, `SyncRefModelCallback._sync_target_model` of trl/trainer/callbacks.py."""
+    for target_param, copy_param in zip(target_model.parameters(), model.parameters(), strict=True):
+        target_param.data.mul_(1.0 - alpha).add_(copy_param.data, alpha=alpha)
+
+
+def test_it_moves_as_in_trl(tiny: Any, tmp_path: Path) -> None:
+    algorithm = {"preset": "grpo", "kl_coef": 0.1, "reference": {"sync_every": 2, "mixup": 0.6}}
+    trainer = tiny.trainer(tmp_path, tiny.policy(tiny.model("qwen3", dtype="float64")), algorithm, **OPTIONS)
+    theirs = copy.deepcopy(trainer.policy.model)
+    for step in range(1, 5):
+        trainer.update([tiny.group(REWARDS, step)])
+        if step % 2 == 0:
+            sync_target_model(trainer.policy.model, theirs, 0.6)
+        for ours, expected in zip(trainer.reference.parameters(), theirs.parameters(), strict=True):
+            assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
 
 
 def test_in_16_bits_it_follows_in_small_moves(tiny: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from toolrl_plugin_torch.algorithm import AlgorithmConfig, RejectionConfig
+from toolrl_plugin_torch.algorithm import AlgorithmConfig, ImportanceConfig, RejectionConfig
 from toolrl_plugin_torch.objective.importance import rejected_tokens
 from toolrl_plugin_torch.objective.loss import Normaliser, policy_loss
 
@@ -53,6 +53,17 @@ def test_what_lies_outside_of_the_interval_is_left_out(
     assert rejected(how) == [first, second]
 
 
+def test_the_off_policy_sequence_mask_of_deepseek() -> None:
+    """Episodes of negative advantage whose mean log-ratio of sampled to current lies above δ: 1.2 in the first here."""
+    sampled_BT = torch.tensor([[-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0]])
+    current_BT = torch.tensor([[-2.0, -2.4], [-2.0, -2.4], [-1.5, -1.7]])
+    advantages_BT = torch.tensor([[-0.5, -0.5], [0.5, 0.5], [-0.5, -0.5]])
+    how = RejectionConfig(level="mean", low=math.exp(-1.0), high=1e6, only_negative=True)
+    mask_BT = torch.ones(3, 2, dtype=torch.bool)
+    found = rejected_tokens(current_BT, sampled_BT, advantages_BT, mask_BT, how)
+    assert found.tolist() == [[True, True], [False, False], [False, False]]
+
+
 def loss_of(
     settings: AlgorithmConfig, current_BT: Any, old_BT: Any = PROXIMAL_BT
 ) -> tuple[float, Any, dict[str, float]]:
@@ -77,6 +88,40 @@ def test_rejected_tokens_give_no_loss_and_no_gradient_and_count_in_the_mean() ->
         [0.0, pytest.approx(0.2), pytest.approx(0.2), 0.0],
     ]
     assert metrics["importance/rejected"] == pytest.approx(2 / 5)
+
+
+def test_rejection_of_tokens_with_their_weights_is_icepop() -> None:
+    both = AlgorithmConfig(
+        importance=ImportanceConfig(level="token", mode="truncate", cap=5.0),
+        rejection=RejectionConfig(level="token", low=0.5, high=5.0),
+    )
+    loss, _, metrics = loss_of(both, PROXIMAL_BT)
+    # Weights 1 and 4, the third is rejected; 1.5 and 1.5 of negative advantage.
+    assert loss == pytest.approx((-1.0 - 4.0 + 1.5 + 1.5) / 5)
+    assert metrics["importance/rejected"] == pytest.approx(1 / 5)
+
+
+def test_ratios_to_the_policy_that_sampled_are_clipped_around_it() -> None:
+    """PPO without decoupling: the ratio holds all of what has changed since, and no weight is needed."""
+    settings = AlgorithmConfig(old_logprobs="sampled")
+    loss, gradient_BT, metrics = loss_of(settings, PROXIMAL_BT)
+    # −min(r A, clip(r) A): 1 · 1, clip(4) · 1 = 1.2, clip(0.25) · −1 = −0.8, and 1.5 · −1 twice.
+    assert loss == pytest.approx((-1.0 - 1.2 + 0.8 + 1.5 + 1.5) / 5)
+    assert gradient_BT[0].tolist() == [0.0, pytest.approx(-0.2), 0.0, 0.0], "what was clipped has no gradient"
+    assert gradient_BT[1].tolist() == [0.0, pytest.approx(0.3), pytest.approx(0.3), 0.0]
+    assert metrics["ratio/max"] == pytest.approx(4.0)
+    again, _, _ = loss_of(settings, PROXIMAL_BT, old_BT=None)
+    assert again == pytest.approx(loss), "also on the first update"
+
+
+def test_the_three_policies_of_decoupled_ppo() -> None:
+    """The weight is old over behaviour; current over old is clipped (AReaL, arXiv 2505.24298, section 5.2)."""
+    current_BT = PROXIMAL_BT + torch.tensor([[0.0, math.log(1.5), 0.0, 0.0], [0.0, 0.0, math.log(0.5), 0.0]])
+    loss, _, _ = loss_of(
+        AlgorithmConfig(importance=ImportanceConfig(level="token", mode="truncate", cap=10.0)), current_BT
+    )
+    # w · −min(r A, clip(r) A): 1 · −1.2; 4 · −1; 0.25 · 1; 1.5 · 1; and 1.5 · 0.8, as r is 0.5 and A negative.
+    assert loss == pytest.approx((-1.2 - 4.0 + 0.25 + 1.5 + 1.5 * 0.8) / 5)
 
 
 # The config.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +17,8 @@ from toolrl.errors import RunStoppedError
 from toolrl.loop.ranks import ONE
 from toolrl.types import Episode, EpisodeFailure, Group, RewardEntry, Segment, Task, Trajectory, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.batch import episode_samples, pack
+from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import credit, is_flat, token_advantages
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from advantage_reference import compared
 
 
 def decision(index: int, prompt: Sequence[int], choice: int, **fields: Any) -> Trajectory:
@@ -87,6 +82,26 @@ SETTINGS = [
 ]
 
 
+def compared(rewards: Sequence[float], groups: Sequence[int], settings: dict[str, Any]) -> np.ndarray:
+    """Advantages as `objective.advantage` writes them down."""
+    r, g = np.array(rewards), np.array(groups)
+    of_batch = settings["baseline"] == "batch_mean"
+    peers = [r if of_batch else r[g == it] for it in groups]
+    flat = np.array([np.ptp(it) < 1e-9 for it in peers])
+    if settings["baseline"] == "leave_one_out":
+        a = np.array([x - (it.sum() - x) / max(len(it) - 1, 1) for x, it in zip(r, peers, strict=True)])
+    else:
+        a = r - [it.mean() for it in peers]
+    a = np.where(flat, 0.0, a)
+    if settings["scale"] == "std":
+        a /= np.array([np.std(it, ddof=len(it) > 1) for it in peers]) + EPSILON
+    elif settings["scale"] == "batch_std":
+        a /= np.std(r, ddof=len(r) > 1) + EPSILON
+    elif settings["scale"] == "advantage_std":
+        a = (a - a.mean()) / (np.std(a, ddof=len(a) > 1) + EPSILON)
+    return np.where(flat, 0.0, a)
+
+
 def expected_advantages(groups: Sequence[Group], settings: dict[str, Any]) -> dict[tuple[str, int], float]:
     """By episode and turn, one role after the other."""
     found: dict[tuple[str, int], float] = {}
@@ -98,14 +113,13 @@ def expected_advantages(groups: Sequence[Group], settings: dict[str, Any]) -> di
         outcomes = [sum(e.value for e in of if whole or e.turn is None or e.source == "call_cost") for of in entries]
         if not every:
             continue
-        how = settings["baseline"], settings["scale"]
-        base = compared(outcomes, [number for _, number in every], *how)
+        base = compared(outcomes, [number for _, number in every], settings)
         steps: dict[tuple[int, int], float] = {}
         for row, of in enumerate(entries):
             for e in of:
                 if not whole and e.turn is not None and e.source != "call_cost":
                     steps[row, e.turn] = steps.get((row, e.turn), 0.0) + e.value
-        later = compared(list(steps.values()), [every[row][1] for row, _ in steps], *how)
+        later = compared(list(steps.values()), [every[row][1] for row, _ in steps], settings) if steps else []
         given = dict(zip(steps, later, strict=True))
         for row, (it, _) in enumerate(every):
             order = [turn.index for turn in it.turns]
@@ -187,15 +201,3 @@ def test_a_critic_refuses_what_is_no_chain_of_turns(tiny: Any, tmp_path: Path) -
     trainer = tiny.trainer(tmp_path, algorithm={"preset": "ppo"})
     with pytest.raises(RunStoppedError, match="episode g#0 has 2 trajectories"):
         trainer.update([Group("g", Task("t", ()), (game(0, 1.0), game(1, -1.0)))])
-
-
-def test_what_a_trajectory_restates_is_computed_once(tiny: Any, make_episode: Any) -> None:
-    """Where it is long enough to be worth a fork."""
-    episode = make_episode((*(0,) * 50, *((1,) * 40 + (0,) * 10) * 3))
-    cut = tiny.spread(episode, range(3))
-
-    def positions(episode: Episode) -> int:
-        return sum(batch.positions for batch in pack(episode_samples(episode, 1.0), 10_000, share=True))
-
-    assert sum(len(trajectory.ids) for trajectory in cut.trajectories) == 90 + 140 + 190
-    assert positions(cut) == positions(episode) == 189
