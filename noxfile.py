@@ -28,7 +28,7 @@ PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 CONSTRAINTS = ROOT / ".ci" / "constraints-cpu.txt"
 WHEELS = ROOT / ".nox" / "wheels"
 BUILD = ("hatchling>=1.27", "editables")
-TEST = ("pytest>=8", "hypothesis>=6.140", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
+TEST = ("pytest>=8", "hypothesis>=6.140", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "psutil>=6")
 PYTEST = ("python", "-m", "pytest", "--timeout=900", "--hypothesis-profile=ci")
 """A test that hangs is reported as one, and the same examples are tried everywhere."""
 TWO = ("-n", "2", "--dist", "loadfile")
@@ -74,7 +74,7 @@ WITH_PLUGINS = ["core/tests/cli/test_cheap_mistakes.py", "core/tests/cli/test_ne
 LIBRARIES = {
     "chat": ("transformers", "jinja2", "numpy", "pillow"),
     "console": ("pyte>=0.8.2", "nbclient>=0.10", "ipykernel>=6.29"),
-    "gateway": ("openai>=3", "anthropic>=0.60", "psutil"),
+    "gateway": ("openai>=3", "anthropic>=0.60"),
     "qwen-agent": ("qwen-agent>=0.0.32", "soundfile", "numpy", "python-dateutil", "regex", "tqdm", "pillow"),
     "reasoning-gym": ("reasoning-gym>=0.1.25",),
     "transformers": ("peft>=0.21",),
@@ -210,7 +210,7 @@ def harnesses(session: nox.Session) -> None:
     """Agents of packages from PyPI behind the gateway, and the small model that they train. The packages are installed
     in an environment of their own: an agent is a process, which needs nothing of toolrl."""
     plugins = [ROOT / "plugins" / name for name in ("qwen", "gateway", "transformers", "calculator", "math")]
-    _install(session, *TEST, "psutil", packages=[CORE, *plugins, *KIT], extras="[train]")
+    _install(session, *TEST, packages=[CORE, *plugins, *KIT], extras="[train]")
     agents = Path(session.virtualenv.location) / "agents"
     session.run(sys.executable, "-m", "venv", str(agents), external=True)
     python = str(agents / "bin" / "python")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 
 from toolrl.config.tool_policy import PolicyOptions
@@ -172,8 +173,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -
 
 def children() -> set[int]:
     """Processes that this one started and hasn't reaped."""
-    me = f"/proc/{os.getpid()}/task"
-    return {int(pid) for task in Path(me).iterdir() for pid in (task / "children").read_text().split()}
+    return {child.pid for child in psutil.Process().children()}
 
 
 def box_of(target: Any, **policy: Any) -> ToolBox:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from toolrl_plugin_gateway.command_harness import CommandHarness
@@ -17,7 +18,6 @@ from toolrl_plugin_gateway.options import CommandOptions, PythonOptions
 from toolrl_plugin_gateway.python_harness import PythonHarness
 from toolrl_testing.fakes import ScriptedEngine, make_build_context
 
-psutil = pytest.importorskip("psutil")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="children are ended on Linux")]
 AGENT = '''
 import http.client, json, os, random, signal, sys, threading, time

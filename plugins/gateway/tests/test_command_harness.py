@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from toolrl.errors import ConfigError
@@ -18,7 +19,6 @@ from toolrl_plugin_gateway.command_harness import CommandHarness
 from toolrl_plugin_gateway.options import CommandOptions
 from toolrl_testing.fakes import ScriptedEngine, make_build_context
 
-psutil = pytest.importorskip("psutil")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="children that left their group are found on Linux")
 AGENT = '''
 import json, os, subprocess, sys, time, urllib.request

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from toolrl.errors import ConfigError
@@ -52,13 +53,9 @@ def sandbox(isolation: str) -> Sandbox:
 def children() -> Iterator[None]:
     """The test leaves no child process behind, unreaped ones included; other tests' may be there."""
 
-    def look() -> set[str]:
-        lists = Path("/proc/self/task").glob("*/children")
-        return {number for file in lists for number in file.read_text().split()}
-
-    before = look()
+    before = set(psutil.Process().children())
     yield
-    assert look() <= before
+    assert set(psutil.Process().children()) <= before
 
 
 @asynccontextmanager

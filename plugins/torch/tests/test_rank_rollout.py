@@ -10,6 +10,7 @@ RANK = '''
 """One of two ranks: `python rank.py FOLDER`."""
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 from toolrl.errors import DataError
 from toolrl.rollouts.environment import Limits
@@ -105,7 +106,10 @@ ranks = join("cpu", 120.0)
 asyncio.run(main(ranks))
 ranks.leave()
 # A thread of gloo that is left would end the process by SIGABRT, now and then.
-threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+threads = []
+for path in Path("/proc/self/task").glob("*/comm"):
+    with suppress(OSError):  # A thread ended.
+        threads.append(path.read_text().strip())
 assert "pt_gloo_runloop" not in threads, threads
 '''
 
