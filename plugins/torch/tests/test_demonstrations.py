@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from toolrl.loop.data import EndlessOrder
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Message, ParsedTurn, RewardEntry, Task, ToolCall
+from toolrl.types import CallRecord, Message, ParsedTurn, RewardEntry, Task, ToolCall
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task, from_episodes
 from toolrl_plugin_torch.fine_tuning.loop import Demonstrations
 from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
@@ -33,9 +34,19 @@ class OneCall(FakeParser):
         return ParsedTurn((call,), content=text[: text.index(CALL)], status="calls")
 
 
-def environments(**settings: Any) -> dict[str, Environment]:
+class Inside(OneCall):
+    """Results stand inside the turn."""
+
+    def stops(self, turn_text: str) -> Sequence[str]:
+        return ("</tool_call>",)
+
+    def render_results(self, records: Sequence[CallRecord]) -> str:
+        return "".join(f"\n[{record.result.text}]\n" for record in records)
+
+
+def environments(parser: FakeParser | None = None, **settings: Any) -> dict[str, Environment]:
     tools = ToolBox([ToolEntry("echo", RecordingToolset())])
-    return {"default": Environment("default", OneCall(), CHAT, tools, **settings)}
+    return {"default": Environment("default", parser or OneCall(), CHAT, tools, **settings)}
 
 
 def conversation(*messages: Message, **fields: Any) -> Task:
@@ -49,9 +60,10 @@ TURNS = (
 )
 
 
+@pytest.mark.parametrize("parser", [OneCall(), Inside()], ids=["messages", "inside"])
 @pytest.mark.parametrize("system_prompt", [None, "Be brief."])
-def test_a_demonstration_has_the_tokens_of_such_an_episode(system_prompt: str | None) -> None:
-    rooms = environments(system_prompt=system_prompt)
+def test_a_demonstration_has_the_tokens_of_such_an_episode(system_prompt: str | None, parser: FakeParser) -> None:
+    rooms = environments(parser, system_prompt=system_prompt)
     demonstration = asyncio.run(encode_task(conversation(*TURNS), rooms))
     plan = EpisodePlan(make_task("Say ok."), "group", 0, 0)
     engine = ScriptedEngine([f"Let me ask. {CALL}", "It said ok."], CHAT)

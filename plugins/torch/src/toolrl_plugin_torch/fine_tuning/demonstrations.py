@@ -1,19 +1,21 @@
 """Demonstrations: conversations as tokens with a mask on the assistant's tokens.
 
-A demonstration goes through the same chat format as an episode (open, say, bridge), so its tokens are those that the
-policy will see and sample later. Episodes of an earlier run are taken as the tokens they are.
+A demonstration goes through the same chat format as an episode (open, say, bridge), and results stand inside the turn
+where the parser lets them, so its tokens are those that the policy will see and sample later. Episodes of an earlier
+run are taken as the tokens they are.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from toolrl.errors import DataError
-from toolrl.protocols import EpisodeContext
+from toolrl.protocols import EpisodeContext, ToolParser
 from toolrl.rollouts.environment import Environment, pick_environment
-from toolrl.types import Episode, MediaInput, Message, Task
+from toolrl.types import CallRecord, Episode, MediaInput, Message, Rendered, Task, ToolResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,17 @@ async def encode_task(task: Task, environments: Mapping[str, Environment]) -> De
     prompt = chat.open(messages[: spoken[0]], specs)
     ids, media = list(prompt.ids), list(prompt.media)
     mask = [0] * len(ids)
-    for position, start in enumerate(spoken):
+    for start, following in pairwise([*spoken, None]):
         sampled = chat.say(messages[start])
+        between = [] if following is None else _between(task, messages[start + 1 : following])
+        inside = _inside(environment.parser, messages[start], between)
+        if inside is not None and sampled[-1] in chat.end_ids:
+            sampled = sampled[:-1]  # The end of its calls ended the turn, as in an episode.
         ids.extend(sampled)
         mask.extend([1] * len(sampled))
-        if position + 1 == len(spoken):
+        if following is None:
             break
-        between = _between(task, messages[start + 1 : spoken[position + 1]])
-        given = chat.bridge(sampled, between, specs)
+        given = chat.bridge(sampled, between, specs) if inside is None else Rendered(chat.inline(inside))
         media.extend(item.moved(len(ids)) for item in given.media)
         ids.extend(given.ids)
         mask.extend([0] * len(given.ids))
@@ -65,6 +70,18 @@ def _between(task: Task, messages: list[Message]) -> list[Message]:
             hint="Join them, or put the tool's or the user's message between them.",
         )
     return messages
+
+
+def _inside(parser: ToolParser, said: Message, between: Sequence[Message]) -> str | None:
+    """The results of a turn's calls as text that stands inside the turn; None where messages follow it."""
+    if not said.tool_calls or [message.role for message in between] != ["tool"] * len(said.tool_calls):
+        return None
+    records = [
+        CallRecord(call, ToolResult(message.content, message.media))
+        for call, message in zip(said.tool_calls, between, strict=True)
+    ]
+    answers = parser.render_results(records)
+    return answers if isinstance(answers, str) else None
 
 
 def from_episodes(episodes: Iterable[Episode], min_reward: float) -> list[Demonstration]:
