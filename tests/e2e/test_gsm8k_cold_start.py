@@ -47,6 +47,7 @@ def test_each_calculation_is_a_call(script: dict[str, Any], tmp_path: Path) -> N
     said = "".join(message["content"] for message in shown["messages"] if message["role"] == "assistant")
     assert said == plain["messages"][-1]["content"], "with calls or without, the words are the same"
     assert "<<" not in said
+    assert rows(script, tmp_path, "inline", PEN) == [{**shown, "environment": "inline"}]
 
 
 def test_a_program_computes_the_answer(script: dict[str, Any], tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
     python docs/examples/gsm8k/cold_start.py data/gsm8k runs/calculator.jsonl [--tool python] [--limit 2000]
 
-With the tool `calculator` each marked calculation is a call in the place where it stands; with `python` the whole
-solution is one program, a variable for each calculation, the sentences around them as comments. What the tool answers
-is what it would answer: expressions are calculated here. A solution is left out where that isn't what it says, or
-where a calculation is more than numbers and + - * / ( ). With `no_tools` the solutions are those of `calculator`
-without calls: a control should start from a model that has seen as much.
+With the tool `calculator` each marked calculation is a call in the place where it stands; `inline` is the same, for an
+environment whose calls and results stand inside the text (parser `tir`). With `python` the whole solution is one
+program, a variable for each calculation, the sentences around them as comments. What the tool answers is what it would
+answer: expressions are calculated here. A solution is left out where that isn't what it says, or where a calculation
+is more than numbers and + - * / ( ). With `no_tools` the solutions are those of `calculator` without calls: a control
+should start from a model that has seen as much.
 
 A row's environment is the name of its tool. Rows are in the order of the file; files of two tools may be joined.
 """
@@ -35,7 +36,7 @@ PLAIN = re.compile(r"[\d.+\-*/() ]+\Z")
 NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
 CALCULATION = re.compile(r"\$?\s*[\d.,$%+\-*/x()= ]+\Z")
 """What stands before a mark at the end of a text: the calculation in the author's words."""
-TOOLS = ("calculator", "python", "no_tools")
+TOOLS = ("calculator", "inline", "python", "no_tools")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def demonstrations(data: str, tool: str, limit: int | None = None) -> Iterator[d
             user = {"role": "user", "content": f"{question}\n\n{options.instruction}"}
             said: list[dict[str, Any]] | None = [{"role": "assistant", "content": MARKED.sub("", solution)}]
             if tool != "no_tools":
-                said = calculator_turns(steps, rest) if tool == "calculator" else python_turns(steps, answer)
+                said = python_turns(steps, answer) if tool == "python" else calculator_turns(steps, rest)
             if said is not None:
                 yield {"messages": [user, *said], "answer": answer, "environment": tool}
 
