@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from toolrl.protocols import ToolSession
@@ -38,10 +37,11 @@ def alive(pid: int) -> bool:
 
 def children_of(pid: int) -> list[int]:
     """The living children of a process."""
-    try:
-        return [child.pid for child in psutil.Process(pid).children() if alive(child.pid)]
-    except psutil.NoSuchProcess:
-        return []
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # A thread ended.
+            found += map(int, path.read_text().split())
+    return [child for child in found if alive(child)]
 
 
 def wait_until_gone(*pids: int, seconds: float = 15) -> None:
