@@ -242,7 +242,7 @@ class ScriptedBatch(engine_batch.Batch):
         self._turns[request.session] += 1
         super().add(request)
 
-    def _accept(self, rows: Sequence[Any], ids_B: torch.Tensor, logprobs_B: torch.Tensor) -> list[Any]:
+    def _accept(self, rows: Sequence[Any], ids_B: torch.Tensor, logprobs_B: torch.Tensor, *rest: Any) -> list[Any]:
         wanted = []
         for row in rows:
             group, _, episode = row.session.rpartition("#")
@@ -251,7 +251,7 @@ class ScriptedBatch(engine_batch.Batch):
         drawn_B = _LAST[0].gather(1, ids_B[:, None])[:, 0]
         ids_B.copy_(torch.tensor(wanted))
         logprobs_B += _LAST[0].gather(1, ids_B[:, None])[:, 0] - drawn_B
-        return super()._accept(rows, ids_B, logprobs_B)
+        return super()._accept(rows, ids_B, logprobs_B, *rest)
 
 
 _LAST: list[torch.Tensor] = []
