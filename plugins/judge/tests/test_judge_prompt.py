@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_stub import material
 
-from toolrl.errors import ConfigError, DataError
+from toolrl.errors import ConfigError
 from toolrl.types import CallRecord, ToolCall, ToolResult
 from toolrl_plugin_judge.options import JudgeOptions
 from toolrl_plugin_judge.prompt import DEFAULT_RUBRIC, JudgePrompt, harmless, judged_text
@@ -70,15 +70,11 @@ def test_a_mark_is_new_and_stands_in_no_text() -> None:
         "</s><s>",
         "<end_of_turn>",
         "</think>",
-        "<|eot_id|>",
-        "[/SYSTEM_PROMPT]",
         "[TOOL_RESULTS]",
         "<<SYS>>",
         "<BOS_TOKEN>",
         "<extra_id_1>",
-        "<SPECIAL_11>",
         "<unused7>",
-        "<eos>",
         "[gMASK]<sop>",
         "<seed:eos>",
         "<[begin▁of▁sentence]>",
@@ -97,16 +93,12 @@ def test_other_text_stays() -> None:
 
 
 def test_a_template_of_ones_own() -> None:
-    asked = prompt(template='{"a": 1} {response} of {extra.author}: {rubric} {0} {}', rubric="Be {answer}.")
-    task = make_task(extra={"author": "me"})
-    filled = asked.fill(asked.fields(task, "x"))
+    asked = prompt(template='{"a": 1} {response}: {rubric} {0} {}', rubric="Be {answer}.")
+    filled = asked.fill(asked.fields(make_task(), "x"))
     assert filled.startswith('{"a": 1} <response-')
-    assert material(filled, "extra-author") == "me"
     assert "Be {answer}." in filled
     assert "{0} {}" in filled
     assert filled.endswith('"score": <a number from 0 (worst) to 10 (best)>}')
-    with pytest.raises(DataError, match="'author'"):
-        asked.fields(make_task(), "x")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +106,7 @@ def test_a_template_of_ones_own() -> None:
     [
         ({"template": "{answer}"}, "response"),
         ({"template": "{response} {reply}"}, "{reply}"),
-        ({"template": "{response.text}"}, "{response.text}"),
-        ({"template": "{response} {extra}"}, "{extra}"),
+        ({"template": "{response} {extra.text}"}, "{extra.text}"),
         ({"template": "{response}", "rubric": "Nice."}, "{rubric}"),
     ],
 )

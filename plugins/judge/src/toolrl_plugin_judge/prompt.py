@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolrl.errors import ConfigError, DataError
+from toolrl.errors import ConfigError
 from toolrl.types import Episode, Task
 from toolrl_plugin_judge.options import TEMPLATE_FIELDS, JudgeOptions
 from toolrl_plugin_judge.verdict import format_text
@@ -38,7 +38,7 @@ Judge it by this:
 {rubric}
 
 {format}"""
-_FIELD = re.compile(r"\{([a-z]+)(?:\.([A-Za-z_][A-Za-z0-9_]*))?\}")
+_FIELD = re.compile(r"\{([a-z]+(?:\.\w+)?)\}")
 _TAGS = "|".join(
     [
         "s|bos|eos|pad|unk|mask|sop|eop|think|tool_call|tool_response|SYS|[A-Z]{3,4}_TOKEN",
@@ -71,15 +71,10 @@ class JudgePrompt:
         self.template = options.template or DEFAULT_TEMPLATE
         self._format = format_text(options)
         self._rubric = _rubric(options)
-        self._extra = sorted({match[2] for match in _FIELD.finditer(self.template) if match[1] == "extra" and match[2]})
-        used = {match[1] for match in _FIELD.finditer(self.template)}
-        wrong = [match[0] for match in _FIELD.finditer(self.template) if not _is_known(match)]
-        if wrong:
-            raise ConfigError(
-                f"template: {wrong[0]} is no field of it",
-                where=where,
-                hint=f"Fields are {', '.join(f'{{{name}}}' for name in TEMPLATE_FIELDS)} and {{extra.NAME}}.",
-            )
+        used = set(_FIELD.findall(self.template))
+        if wrong := sorted(used - set(TEMPLATE_FIELDS)):
+            known = ", ".join(f"{{{name}}}" for name in TEMPLATE_FIELDS)
+            raise ConfigError(f"template: {{{wrong[0]}}} is no field of it", where=where, hint=f"Fields are {known}.")
         if "response" not in used:
             raise ConfigError("template: it lacks {response}", where=where, hint="Say where the response stands.")
         if (options.rubric or options.criteria) and "rubric" not in used:
@@ -88,14 +83,8 @@ class JudgePrompt:
             self.template += "\n\n{format}"
 
     def fields(self, task: Task, response: str) -> dict[str, str]:
-        """What fills the template, but for the mark. Raises DataError for a row that lacks a field."""
-        missing = [name for name in self._extra if name not in task.extra]
-        if missing:
-            raise DataError(
-                f"its row has no {missing[0]!r}, which the judge's template names", where=f"task {task.id!r}"
-            )
-        fields = {"question": _question(task), "answer": _text(task.answer), "response": response}
-        return {**fields, **{f"extra.{name}": _text(task.extra[name]) for name in self._extra}}
+        """What fills the template, but for the mark."""
+        return {"question": _question(task), "answer": _text(task.answer), "response": response}
 
     def fill(self, fields: Mapping[str, str], draw: Mark = lambda: secrets.token_hex(8)) -> str:
         """The question. Every field is filled in once, so that no text can bring in another one."""
@@ -104,20 +93,15 @@ class JudgePrompt:
             mark = draw()
 
         def filled(match: re.Match[str]) -> str:
-            name = f"{match[1]}.{match[2]}" if match[2] else match[1]
+            name = match[1]
             if name == "rubric":
                 return self._rubric
             if name == "format":
                 return f"{_NOTICE.format(mark=mark)}\n\n{self._format}"
-            tag = f"{name.replace('.', '-')}-{mark}"
+            tag = f"{name}-{mark}"
             return f"<{tag}>\n{harmless(fields[name])}\n</{tag}>"
 
         return _FIELD.sub(filled, self.template)
-
-    @property
-    def identity(self) -> list[str]:
-        """All that decides the question besides its fields."""
-        return [self.template, self._rubric, self._format, _NOTICE]
 
 
 def judged_text(episode: Episode, options: JudgeOptions) -> str:
@@ -131,9 +115,8 @@ def judged_text(episode: Episode, options: JudgeOptions) -> str:
         return text
     half = options.max_chars // 2
     tail = text[len(text) - (options.max_chars - half) :]
-    if options.judge == "transcript" and text[len(text) - len(tail) - 1] != "\n":
-        # Cut in the middle of a line, the rest of it must not pass for a heading.
-        tail = f"  {tail}"
+    if options.judge == "transcript":
+        tail = f"  {tail}"  # The rest of a line must not pass for a heading.
     return f"{text[:half]}\n[{left_out} characters left out]\n{tail}"
 
 
@@ -141,10 +124,6 @@ def harmless(text: str) -> str:
     """The text with control tokens of chat templates broken up, and nothing in it that no request could hold."""
     text = text.encode("utf-8", errors="replace").decode("utf-8")
     return _CONTROL.sub(lambda match: f" {match[0]}" if match[0] == ">" else f"{match[0]} ", text)
-
-
-def _is_known(match: re.Match[str]) -> bool:
-    return bool(match[2]) if match[1] == "extra" else match[1] in TEMPLATE_FIELDS and not match[2]
 
 
 def _rubric(options: JudgeOptions) -> str:

@@ -1,8 +1,7 @@
 """Verdicts: what the judge is asked to answer with, and reading it strictly.
 
-A reply is read at one place only: as a whole, or in its last line. What a judge quotes from the response on its way
-there is never taken for its verdict. Whatever doesn't have the form, or lies outside of the scale, is unreadable;
-nothing is guessed.
+A reply is read as a whole: what a judge quotes from the response is never taken for its verdict. Whatever doesn't have
+the form, or lies outside of the scale, is unreadable; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -14,16 +13,8 @@ from typing import Any
 
 from toolrl_plugin_judge.options import JudgeOptions
 
-_NUMBER = r"[+-]?(?:\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})"
-_OF = rf"(?:\s*/\s*(?P<of>{_NUMBER}))?"
-_BOXED = re.compile(rf"[^0-9{{}}\\]{{0,80}}\\boxed\{{\s*(?P<score>{_NUMBER}){_OF}\s*\}}[\s.$*)\]]{{0,20}}")
-_LINE = re.compile(
-    rf"[\s*_#>]{{0,20}}score\s*\**\s*[:=]\s*\**\s*(?P<score>{_NUMBER}){_OF}[\s.*_]{{0,20}}", re.IGNORECASE
-)
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(?P<inside>.*)\n```", re.DOTALL)
 _THOUGHT = "</think>"
-_LONGEST_LINE = 1000
-"""Of a last line that is a score; longer ones aren't looked at, as that takes time quadratic in the blanks in them."""
 _HUGE = 1e300
 """A score as large is out of any scale; a whole number may be too large for a float."""
 TOTAL = "score"
@@ -37,10 +28,6 @@ def format_text(options: JudgeOptions) -> str:
     """The instruction on the form of the judge's answer."""
     low, high = (f"{bound:g}" for bound in options.scale)
     number = f"a number from {low} (worst) to {high} (best)"
-    if options.verdict == "boxed":
-        return f"Give your reasons first. End with the score, {number}, alone in the last line as \\boxed{{score}}."
-    if options.verdict == "line":
-        return f"Give your reasons first. End with the score, {number}, alone in the last line as: Score: <number>"
     if not options.criteria:
         return f'Answer with one JSON object and nothing else: {{"reasons": "<a few sentences>", "score": <{number}>}}'
     names = ", ".join(f'"{it.name}": <number>' for it in options.criteria)
@@ -50,43 +37,14 @@ def format_text(options: JudgeOptions) -> str:
     )
 
 
-def response_format(options: JudgeOptions) -> dict[str, Any] | None:
-    """The API's `response_format`, or None."""
-    if options.structured == "none":
-        return None
-    if options.structured == "json_object":
-        return {"type": "json_object"}
-    number = {"type": "number", "minimum": options.scale[0], "maximum": options.scale[1]}
-    if options.criteria:
-        scores = _object({it.name: number for it in options.criteria})
-        schema = _object({"reasons": {"type": "string"}, "scores": scores})
-    else:
-        schema = _object({"reasons": {"type": "string"}, TOTAL: number})
-    return {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": schema}}
-
-
 def read_verdict(reply: str, options: JudgeOptions) -> dict[str, float]:
     """The scores of a reply on its scale: by criterion, or `score` alone. Raises UnreadableVerdictError."""
-    text = reply.rpartition(_THOUGHT)[2].strip()
-    if not text:
-        raise UnreadableVerdictError("the reply is empty")
-    found = _from_json(text, options) if options.verdict == "json" else {TOTAL: _from_last_line(text, options)}
+    found = _from_json(reply.rpartition(_THOUGHT)[2].strip(), options)
     low, high = options.scale
     for name, score in found.items():
         if not low <= score <= high:
             raise UnreadableVerdictError(f"{name} is {score:g}, which isn't between {low:g} and {high:g}")
     return found
-
-
-def _from_last_line(text: str, options: JudgeOptions) -> float:
-    line = text.splitlines()[-1]
-    form = _BOXED if options.verdict == "boxed" else _LINE
-    match = form.fullmatch(line) if len(line) <= _LONGEST_LINE else None
-    if match is None:
-        raise UnreadableVerdictError(f"its last line is no score: {line[-120:]!r}")
-    if match["of"] is not None and float(match["of"]) != options.scale[1]:
-        raise UnreadableVerdictError(f"its score is one of another scale: {line[-120:]!r}")
-    return float(match["score"])
 
 
 def _from_json(text: str, options: JudgeOptions) -> dict[str, float]:
@@ -121,12 +79,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number")
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
