@@ -66,7 +66,7 @@ def audit(
     dump, notes = open_dump(path, tools)
     oldest = dump.max_staleness if max_staleness is None else max_staleness
     guessed = max_staleness is None and not isinstance(dump, ToolrlRun)
-    auditor = Audit(lacks=dump.lacks, max_staleness=oldest, guessed=guessed, exact=dump.exact, skip=skip or ())
+    auditor = Audit(max_staleness=oldest, guessed=guessed, skip=skip or ())
     for file in dump.files():
         place = "the first rollout of a file"
         try:

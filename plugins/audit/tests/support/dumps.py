@@ -100,19 +100,14 @@ def write_toolrl(folder: Path, change: Change) -> None:
 # verl
 
 
-def write_verl(folder: Path, change: Change, *, version: str = "0.5") -> None:
-    """`RayPPOTrainer._dump_generations`, verl/trainer/ppo/ray_trainer.py: `gts` since 0.5; `PPOTrainer` of
-    verl/trainer/ppo/v1/trainer_base.py adds `uid`, `<uid>_<session>_<index>`. Special tokens aren't decoded."""
+def write_verl(folder: Path, change: Change) -> None:
+    """`RayPPOTrainer._dump_generations`, verl/trainer/ppo/ray_trainer.py. Special tokens aren't decoded."""
     listed = json.dumps(TOOL)
     records = []
     for step, group, index in rollouts():
         prompt = f"system\n# Tools\n<tools>\n{listed}\n</tools>\nuser\nWhat is {group} + 2?\nassistant\n"
         output = f"{CALL}\nuser\n<tool_response>\n3\n</tool_response>\nassistant\nIt is 3."
         record = {"input": prompt, "output": output, "gts": "3", "score": REWARDS[(index + group) % 4], "step": step}
-        if version == "0.3":
-            del record["gts"]
-        elif version == "v1":
-            record["uid"] = f"6f1c-{step}-{group}_{index}_0"
         records.append(record | {"acc": record["score"]})
     change(records)
     folder.mkdir(parents=True, exist_ok=True)
@@ -348,11 +343,6 @@ def _restated(records: Records) -> None:
     records[4]["calls"][1]["node"] = 4
 
 
-def _unanswered_trace(records: Records) -> None:
-    del records[4]["nodes"][2]
-    records[4]["nodes"][2]["parent"] = 1
-
-
 def _swapped(records: Records) -> None:
     """Advantages of a group with the wrong sign."""
     for record in records[4:8]:
@@ -420,13 +410,6 @@ FAULTS: dict[str, dict[str, Change]] = {
         "trl": lambda records: [it["completion"][2].update(content="<think>I") for it in records[4:8]],
         "prime": lambda records: [it.update(is_truncated=True) for it in records[4:8]],
         "prime_trace": lambda records: [it.update(stop_condition="max_turns") for it in records[4:8]],
-    },
-    "answers": {
-        "toolrl": _set("turns", 0, "calls", to=[]),
-        "verl": _set("output", to=f"{CALL}\nassistant\nIt is 3."),
-        "trl": lambda records: records[4]["completion"].pop(1),
-        "prime": lambda records: records[4]["completion"].pop(1),
-        "prime_trace": _unanswered_trace,
     },
 }
 
