@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.metadata
 import itertools
 import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from email.message import Message as MailMessage
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -91,10 +89,8 @@ TEXTS = ("first !calculator then !search.",)
             changed(lambda turn: replace(turn, items=tuple(replace(it, span=(0, 1)) for it in turn.items))),
             "raw is '!calculator', the span holds",
         ),
-        (changed(lambda turn: replace(turn, items=turn.items[::-1])), "begins before the last one's end"),
         (changed(lambda turn: replace(turn, content=str(next(NUMBERS)))), "two different turns"),
         (changed(lambda turn: replace(turn, status="final")), "status is 'final' with 2 items"),
-        (variant(SoundParser, stops=lambda self, text: ("",)), "expected a text that isn't empty"),
         (
             variant(SoundParser, render_results=lambda self, records: "ok" if records else ""),
             "leaves out 'result 0'",
@@ -169,17 +165,10 @@ class GroupReward:
         return self._made(episodes)
 
 
-def test_a_reward_of_groups() -> None:
-    reward = GroupReward(lambda episodes: [Score(1.0)] * len(episodes))
-    asyncio.run(rewards.check_scores(reward, rewards.sample_episodes()))
-
-
 @pytest.mark.parametrize(
     ("made", "message"),
     [
         (lambda episodes: [Score(1.0)], "expected one for each"),
-        (lambda episodes: [Score(float("nan"))] * len(episodes), "nan"),
-        (lambda episodes: [ValueError("unread")] * len(episodes), "unread"),
         (lambda episodes: [_change(episode) for episode in episodes], "changed an episode"),
     ],
 )
@@ -195,8 +184,6 @@ def test_a_broken_reward_of_groups_is_found(made: Callable[[Sequence[Episode]], 
         (lambda e: Score(float("nan")), "the score is nan"),
         (lambda e: Score(len(e.turns[0].text)), r"raised IndexError.*with 0 turns"),
         (lambda e: Score(1.0, {0: 1.0}), "credit for turn 0, which isn't there"),
-        (lambda e: Score(1.0, metrics={"correct": 2.0}), "`correct` is 2.0"),
-        (lambda e: Score(1.0, metrics={"x": float("inf")}), "metric 'x' is inf"),
         (_change, "changed the episode"),
     ],
 )
@@ -231,10 +218,8 @@ def _first(said: list[list[Any]], value: Any) -> list[list[Any]]:
     ("spoil", "message"),
     [
         (lambda said: said[1:], "5 entries for 6 groups"),
-        (lambda said: [row[1:] for row in said], "3 advantages of 4 episodes for the group 'spread'"),
         (lambda said: _first(said, float("nan")), "an advantage is nan"),
         (lambda said: _first(said, {0: 1.0}), r"no advantage for turn \[1\]"),
-        (lambda said: _first(said, None), "an advantage is None"),
     ],
 )
 def test_a_broken_advantage_estimator_is_found(spoil: Any, message: str) -> None:
@@ -255,9 +240,7 @@ class Reinforce:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda terms: 1.0, "gave float"),
         (lambda terms: terms.logprobs_BT.sum(), "expected"),
-        (lambda terms: terms.logprobs_BT / 0.0, "is not finite"),
         (lambda terms: (terms.logprobs_BT - terms.logprobs_BT.detach()).abs().sqrt(), "gradient is not finite"),
         (lambda terms: 0.0 * terms.logprobs_BT, "all gradients are 0"),
         (lambda terms: terms.logprobs_BT * terms.advantages_BT.mul_(2.0), "changed its terms"),
@@ -289,27 +272,15 @@ class Endless(Rows):
         return self.rows[index % len(self.rows)]
 
 
-class Fresh(Rows):
-    reads = 0
-
-    def __getitem__(self, index: int) -> Any:
-        self.reads += 1
-        row = super().__getitem__(index)
-        return replace(row, extra={"reads": self.reads})
-
-
 GOOD = [make_task(id="a"), make_task(id="b")]
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Rows([]), "is empty"),
         (Rows([{"id": "a"}]), "row 0 is dict"),
-        (Rows([Task("a", ())]), "has no messages"),
         (Rows([GOOD[0], GOOD[0]]), "another row's"),
         (Endless(GOOD), "no IndexError"),
-        (Fresh(GOOD), "another one when it is read again"),
     ],
 )
 def test_a_broken_data_set_is_found(source: Rows, message: str) -> None:
@@ -361,7 +332,6 @@ def test_a_sound_chat_format() -> None:
             "differs from the conversation opened as a whole; from token",
         ),
         (IgnoresTools, "leaves out the tool 'look_up_word'"),
-        (format_with(end_ids=()), "end_ids is empty"),
     ],
 )
 def test_a_chat_format_that_breaks_a_law_is_found(broken: type[FakeChatFormat], message: str) -> None:
@@ -373,10 +343,8 @@ def test_a_chat_format_that_breaks_a_law_is_found(broken: type[FakeChatFormat], 
     ("broken", "message"),
     [
         (format_with(decode=keeps_end_mark), "the closing end mark is left out"),
-        (decoded_with(lambda it: replace(it, offsets=it.offsets[:-1])), "offsets"),
         (decoded_with(lambda it: replace(it, text=it.text.strip())), r"decode\(inline\(' two  spaces '\)\)"),
         (format_with(inline=reads_specials), "could end the turn"),
-        (format_with(token_count=lambda self, text: len(text) + 1), "token_count"),
     ],
 )
 def test_a_chat_format_that_mangles_text_is_found(broken: type[FakeChatFormat], message: str) -> None:
@@ -478,7 +446,6 @@ ENGINE_CHECKS: dict[str, Callable[[Any], Any]] = {
     ("broken", "check", "message"),
     [
         (made_with(lambda it: replace(it, logprobs=(-1.0,))), "sampling", "12 ids and 1 log-probabilities"),
-        (made_with(lambda it: replace(it, logprobs=(0.5,) * len(it.ids))), "sampling", "at most 0"),
         (first_with(lambda session: 97 + len(session)), "sampling", "seed 11 gave"),
         (variant(Uniform, made=drops_stop_token), "stops", "stop id"),
         (variant(Uniform, generate=ignores_stops), "stops", "stop '"),
@@ -624,38 +591,6 @@ def test_a_plugin_module_that_imports_something_heavy(tmp_path: Path, monkeypatc
     plugins.check_discovery_is_light("toolrl_test_light")
     with pytest.raises(AssertionError, match="importing toolrl_test_heavy imports pydantic"):
         plugins.check_discovery_is_light("toolrl_test_heavy")
-    with pytest.raises(AssertionError, match="can't be imported"):
-        plugins.check_discovery_is_light("toolrl_test_missing")
-
-
-class _Distribution(importlib.metadata.Distribution):
-    def __init__(self, readme: str, needs: str) -> None:
-        mail = MailMessage()
-        mail["Metadata-Version"], mail["Name"], mail["Version"] = "2.1", "toolrl-plugin-x", "1"
-        if needs:
-            mail["Requires-Dist"] = needs
-        mail.set_payload(readme)
-        self._text = mail.as_string()
-
-    def read_text(self, filename: str) -> str | None:
-        return self._text if filename == "METADATA" else None
-
-    def locate_file(self, path: Any) -> Any:
-        return Path(path)
-
-
-def test_what_the_distribution_carries() -> None:
-    plugins.check_readme(_Distribution("pip install toolrl-plugin-x", "toolrl>=0.1,<0.2"))
-    for readme, needs, message in (
-        ("", "toolrl", "has no README"),
-        ("hello", "toolrl", "how to install it"),
-        ("pip install x", "toolrl-plugin-y", "which toolrl it needs"),
-        ("pip install x", "", "which toolrl it needs"),
-    ):
-        with pytest.raises(AssertionError, match=message):
-            plugins.check_readme(_Distribution(readme, needs))
-    with pytest.raises(AssertionError, match="no distribution"):
-        plugins.check_readme(None)
 
 
 def test_an_entry_point_that_is_not_there() -> None:
