@@ -86,15 +86,6 @@ def test_fields_of_the_request() -> None:
     assert request["messages"][0] == {"role": "system", "content": "Be strict."}
 
 
-def test_criteria_are_weighted() -> None:
-    criteria = [{"name": "right", "description": "is right", "weight": 3}, {"name": "brief", "description": "is brief"}]
-    with judge_server(reply('{"scores": {"right": 5, "brief": 1}}')) as server:
-        found = score(server, criteria=criteria, scale=[1, 5])
-    assert found.value == pytest.approx(0.75)
-    assert (found.metrics["criterion_right"], found.metrics["criterion_brief"]) == (1.0, 0.0)
-    assert "- right: is right\n- brief: is brief" in questions(server)[0]
-
-
 # A response that talks to the judge.
 
 

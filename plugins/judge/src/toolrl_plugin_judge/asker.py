@@ -68,7 +68,7 @@ class JudgeClient(ChatClient):
 class Asked:
     """A verdict and what it took."""
 
-    scores: Mapping[str, float]
+    score: float
     seconds: float
     cached: bool
     retries: float

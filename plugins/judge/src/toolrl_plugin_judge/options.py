@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from toolrl.config.tool_policy import BreakerOptions, RetryOptions
 from toolrl_common.chat_api import ApiOptions
 
 TEMPLATE_FIELDS = ("question", "answer", "response", "rubric", "format")
-
-
-class Criterion(BaseModel, extra="forbid", frozen=True):
-    """One thing that the judge scores by itself."""
-
-    name: str = Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_]{0,39}$",
-        description="Its key in the verdict, and `criterion_NAME` among the metrics.",
-    )
-    description: str = Field(min_length=1, description="Its description for the judge.")
-    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Its share of the score, against the others'.")
 
 
 class JudgeOptions(ApiOptions):
@@ -30,9 +19,6 @@ class JudgeOptions(ApiOptions):
         None,
         min_length=1,
         description="What makes a response good; None asks whether it answers the question correctly.",
-    )
-    criteria: list[Criterion] = Field(
-        [], description="Things that the judge scores one by one; the score is their weighted mean."
     )
     template: str | None = Field(
         None,
@@ -89,11 +75,4 @@ class JudgeOptions(ApiOptions):
     def _worst_below_best(cls, value: tuple[float, float]) -> tuple[float, float]:
         if not value[0] < value[1] or value[1] - value[0] == float("inf"):
             raise ValueError(f"the worst score has to be below the best, got {list(value)}")
-        return value
-
-    @field_validator("criteria")
-    @classmethod
-    def _names_differ(cls, value: list[Criterion]) -> list[Criterion]:
-        if len({it.name for it in value}) < len(value):
-            raise ValueError("two criteria have one name")
         return value

@@ -70,15 +70,15 @@ class JudgePrompt:
     def __init__(self, options: JudgeOptions, where: str = "") -> None:
         self.template = options.template or DEFAULT_TEMPLATE
         self._format = format_text(options)
-        self._rubric = _rubric(options)
+        self._rubric = options.rubric or DEFAULT_RUBRIC
         used = set(_FIELD.findall(self.template))
         if wrong := sorted(used - set(TEMPLATE_FIELDS)):
             known = ", ".join(f"{{{name}}}" for name in TEMPLATE_FIELDS)
             raise ConfigError(f"template: {{{wrong[0]}}} is no field of it", where=where, hint=f"Fields are {known}.")
         if "response" not in used:
             raise ConfigError("template: it lacks {response}", where=where, hint="Say where the response stands.")
-        if (options.rubric or options.criteria) and "rubric" not in used:
-            raise ConfigError("template: it lacks {rubric}, and a rubric or criteria are given", where=where)
+        if options.rubric and "rubric" not in used:
+            raise ConfigError("template: it lacks {rubric}, and a rubric is given", where=where)
         if "format" not in used:
             self.template += "\n\n{format}"
 
@@ -124,13 +124,6 @@ def harmless(text: str) -> str:
     """The text with control tokens of chat templates broken up, and nothing in it that no request could hold."""
     text = text.encode("utf-8", errors="replace").decode("utf-8")
     return _CONTROL.sub(lambda match: f" {match[0]}" if match[0] == ">" else f"{match[0]} ", text)
-
-
-def _rubric(options: JudgeOptions) -> str:
-    if not options.criteria:
-        return options.rubric or DEFAULT_RUBRIC
-    lines = [f"- {it.name}: {it.description}" for it in options.criteria]
-    return "\n".join([options.rubric, *lines] if options.rubric else lines)
 
 
 def _question(task: Task) -> str:

@@ -7,7 +7,6 @@ training, unless the config gives a value for that case. It is never a silent 0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import nullcontext
 
 from toolrl.errors import RewardError, ToolError
@@ -54,8 +53,8 @@ class JudgeReward:
             metrics |= {"seconds": asked.seconds, "retries": asked.retries}
         if self._options.on_failure is not None:
             metrics["failed"] = 0.0
-        value = self._value(asked.scores)
-        metrics |= {f"criterion_{it.name}": self._share(asked.scores[it.name]) for it in self._options.criteria}
+        low, high = self._options.scale
+        value = (asked.score - low) / (high - low)
         if self._options.correct_from is not None:
             metrics["correct"] = float(value >= self._options.correct_from)
         return Score(value, metrics=metrics)
@@ -78,14 +77,3 @@ class JudgeReward:
             )
         unreadable = float(isinstance(error, JudgeAnswerError))
         return Score(self._options.on_failure, metrics={"unreadable": unreadable, "cache_hits": 0.0, "failed": 1.0})
-
-    def _value(self, scores: Mapping[str, float]) -> float:
-        criteria = self._options.criteria
-        if not criteria:
-            return self._share(next(iter(scores.values())))
-        total = sum(it.weight for it in criteria)
-        return sum(it.weight * self._share(scores[it.name]) for it in criteria) / total
-
-    def _share(self, score: float) -> float:
-        low, high = self._options.scale
-        return (score - low) / (high - low)
