@@ -25,7 +25,6 @@ def toolrl_observers() -> Iterator[Component[Observer]]:
         "toolrl_plugin_report.tensorboard:TensorboardObserver",
         summary="Scalars for TensorBoard.",
         options="toolrl_plugin_report.tensorboard:TensorboardOptions",
-        check="toolrl_plugin_report.tensorboard:check_tensorboard",
     )
 
 

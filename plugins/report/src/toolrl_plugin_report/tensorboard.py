@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolrl.errors import ConfigError, PluginError
+from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, RunInfo, StepReport
 
 
@@ -21,7 +21,6 @@ class TensorboardOptions(BaseModel):
     directory: str | None = Field(
         None, description="Folder of event files; None for `tensorboard` in the run's folder."
     )
-    flush_seconds: int = Field(30, ge=1, description="Events reach the disk at least this often.")
 
     def check_files(self) -> None:
         """Raises ConfigError where the package isn't installed."""
@@ -45,7 +44,7 @@ class TensorboardObserver:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         directory = Path(self._options.directory or run.directory / "tensorboard").expanduser()
-        self._writer = EventFileWriter(str(directory), flush_secs=self._options.flush_seconds)
+        self._writer = EventFileWriter(str(directory))
         if run.start_step:
             self._add(run.start_step + 1, session_log=SessionLog(status=SessionLog.START))
 
@@ -69,15 +68,3 @@ class TensorboardObserver:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._writer.add_event(Event(wall_time=time.time(), step=step, **content))
-
-
-def check_tensorboard() -> str:
-    """TensorBoard's version; raises PluginError where it isn't installed."""
-    try:
-        import tensorboard
-    except ImportError as error:
-        raise PluginError(
-            f"the observer `tensorboard` needs the package tensorboard: {error}",
-            hint='Install it: pip install "toolrl[tensorboard]"',
-        ) from error
-    return f"tensorboard {tensorboard.__version__}"
