@@ -119,14 +119,6 @@ def test_one_rollout_older_than_all_others(write: Write) -> None:
     assert found(write("prime_trace", lambda records: records[9].update(off_policy_steps=3))) == ["versions"]
 
 
-def test_a_reward_that_stops_varying(write: Write) -> None:
-    """A reward function that fails from the second step on."""
-    records_of = {"verl": "score", "prime": "reward"}
-    for name, field in records_of.items():
-        folder = write(name, lambda records, field=field: [it.update({field: 0.0}) for it in records[16:]])
-        assert set(found(folder)) - {"advantages"} == {"rewards"}
-
-
 def test_tools_are_named_by_hand(write: Write) -> None:
     def plain(records: list[dict[str, Any]]) -> None:
         for it in records:

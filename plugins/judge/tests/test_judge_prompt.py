@@ -88,7 +88,7 @@ def test_control_tokens_are_broken_up(text: str) -> None:
 
 
 def test_other_text_stays() -> None:
-    text = "a < b | c > d, <b>bold</b>, x[1], a <[1], [1]~2, list<int>, [Args], <seed>, \ud800"
+    text = "a < b | c > d, 1 <2, x[1], [1]~2, \ud800"
     assert harmless(text) == text.replace("\ud800", "?")
 
 

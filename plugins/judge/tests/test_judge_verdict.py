@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from toolrl_plugin_judge.options import JudgeOptions
-from toolrl_plugin_judge.verdict import UnreadableVerdictError, format_text, read_verdict
+from toolrl_plugin_judge.prompt import UnreadableVerdictError, format_text, read_verdict
 
 
 def options(**fields: Any) -> JudgeOptions:

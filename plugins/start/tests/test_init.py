@@ -106,7 +106,7 @@ def test_a_plan_for_a_gpu_is_taken_over() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "missing: --model and --data"),
+        ([], "--model is missing"),
         (["--model", "model", "--data", "nothing.jsonl"], "no file matches 'nothing.jsonl'"),
         (["--model", "model", "--data", "odd.jsonl"], "no column looks like a question; the first row has: a"),
         (["--model", "model", "--data", "odd.jsonl", "--question", "a"], "no column that looks like an answer"),

@@ -16,7 +16,6 @@ Found = Iterator[tuple[str, str, str]]
 """Problem, place, example."""
 
 CONSTANT = "the reward is the same in every group"
-CONSTANT_STEP = "from one step on, the reward is the same for all rollouts"
 NOT_FINITE = "rewards are no finite numbers"
 NOT_ZERO = "the advantages of a group don't add up to zero"
 WRONG_SIGN = "the better rollouts of a group got the negative advantages"
@@ -30,8 +29,6 @@ FEW_ROWS = 4
 """Below, nothing is said of what never happens."""
 MANY_ROWS = 32
 """From here on, one idle tool among busy ones is worth a word."""
-SURPRISE = 1e-3
-"""Below this probability, a step of equal rewards isn't chance."""
 
 
 @dataclass(slots=True)
@@ -93,20 +90,6 @@ class Rewards:
                 self.scored += len(group)
                 for problem, place, example in _advantages(group, advantages):
                     self._say("advantages", problem, place, example)
-        self._note_constant(groups)
-
-    def _note_constant(self, groups: list[list[_Member]]) -> None:
-        values = {it.reward for group in groups for it in group}
-        seen, before = self._constant, self._total
-        if len(values) == 1 and len(groups) > 1 and before >= FEW_ROWS:
-            (value,) = values
-            likely = (seen[value] + 1) / (before + 2)
-            top = value is not None and value >= self._range[1]
-            if likely ** len(groups) < SURPRISE and not top:
-                rows = sum(map(len, groups))
-                share = f"{seen[value]} of {before} groups had it before"
-                example = f"{rows} rollouts of {len(groups)} groups have {_shown((value,))}; {share}"
-                self._say("rewards", CONSTANT_STEP, groups[0][0].place, example)
         for group in groups:
             self._total += 1
             if len({it.reward for it in group}) == 1:

@@ -24,8 +24,7 @@ from toolrl.types import ToolCall, ToolResult, ToolSpec
 from toolrl_common.chat_api import ChatClient
 from toolrl_common.http_client import without_secrets
 from toolrl_plugin_judge.options import JudgeOptions
-from toolrl_plugin_judge.prompt import JudgePrompt
-from toolrl_plugin_judge.verdict import UnreadableVerdictError, read_verdict
+from toolrl_plugin_judge.prompt import JudgePrompt, UnreadableVerdictError, read_verdict
 
 _SPEC = ToolSpec("llm_judge", "")
 _TRAITS = ToolTraits(pure=True)
