@@ -99,17 +99,6 @@ def test_what_is_not_there_is_said_before_a_run(tmp_path: Path) -> None:
             HuggingFaceOptions(path=path).check_files()
 
 
-def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "train.jsonl")
-    monkeypatch.setattr(sys, "path", [])  # metadata of no distribution is found
-    with pytest.raises(DataError) as caught:
-        HuggingFaceOptions(path=str(tmp_path / "train.jsonl")).check_files()
-    assert (caught.value.message, caught.value.hint) == (
-        "the library `datasets` isn't installed",
-        "pip install datasets",
-    )
-
-
 @pytest.mark.parametrize("offline", ["0", "1"])
 def test_without_the_hub_a_run_stops_at_once(offline: str, tmp_path: Path) -> None:
     script = """

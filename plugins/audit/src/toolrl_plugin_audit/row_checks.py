@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from toolrl.types import common_beginning
 from toolrl_plugin_audit.rows import Exchange, Row, Tokens
@@ -17,15 +17,12 @@ Found = Iterator[tuple[str, str]]
 
 DRIFT = "a later prompt holds other tokens than those that were sampled"
 MASK_OTHERS = "the mask trains tokens that the model didn't sample"
-MASK_HOLES = "the mask leaves out sampled tokens"
 MASK_LENGTH = "tokens and mask differ in length"
 MASK_TOOLS = "the mask trains the text of tools"
 ADVANTAGE_OFF = "advantages stand on tokens that aren't trained"
 ADVANTAGE_LENGTH = "advantages and tokens differ in length"
 CREDIT = "a reward is credited to a turn or role that the rollout doesn't have"
 STALE = "rollouts are older than allowed"
-FUTURE = "weights sampled that were newer than those that the step began with"
-BACKWARDS = "the version of the weights falls within a rollout"
 TRUNCATED = "truncated rollouts were rewarded"
 
 
@@ -111,13 +108,10 @@ def masks(row: Row) -> Found:
                     ),
                 )
             continue
-        for problem, wrong in (
-            (MASK_OTHERS, [bool(m) and not s for m, s in zip(it.mask, it.sampled, strict=True)]),
-            (MASK_HOLES, [it.exact and s and not m for m, s in zip(it.mask, it.sampled, strict=True)]),
-        ):
-            if True in wrong:
-                start, end = first_run(wrong)
-                yield problem, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
+        wrong = [bool(m) and not s for m, s in zip(it.mask, it.sampled, strict=True)]
+        if True in wrong:
+            start, end = first_run(wrong)
+            yield MASK_OTHERS, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
 
 
 def _gaps(mask: object) -> int:
@@ -163,20 +157,11 @@ def token_advantages(row: Row) -> Found:
             )
 
 
-def versions(row: Row, max_staleness: int | None) -> Found:
-    """Whether weights are fresh enough: at most `max_staleness` versions old, where that is known."""
-    step = "" if row.step is None else f" {row.step}"
-    if row.age is not None and max_staleness is not None and row.age > max_staleness:
+def versions(row: Row, max_staleness: int) -> Found:
+    """Whether weights are fresh enough: at most `max_staleness` versions old."""
+    if row.age is not None and row.age > max_staleness:
+        step = "" if row.step is None else f" {row.step}"
         yield STALE, f"sampled {row.age} versions before its step{step}; {max_staleness} are allowed"
-    if row.age is not None and row.age < 0:
-        yield FUTURE, f"sampled by weights {-row.age} versions newer than its step{step} began with"
-    for it in row.tokens or ():
-        numbers = list(it.versions or ())
-        given = [number for number in numbers if number >= 0]
-        for before, after in pairwise(given):
-            if after < before:
-                yield BACKWARDS, f"{_of(it)}from version {before} to {after}"
-                break
 
 
 def truncation(row: Row) -> Found:
@@ -185,19 +170,17 @@ def truncation(row: Row) -> Found:
         yield TRUNCATED, f"{row.ended}, reward {row.reward:g}"
 
 
-def checks(max_staleness: int | None) -> dict[str, RowCheck]:
+def checks(max_staleness: int) -> dict[str, RowCheck]:
     """The checks by name."""
 
-    def has(field: str) -> Callable[[Row], bool]:
-        return lambda row: any(getattr(it, field) is not None for it in row.tokens or ())
+    def has_advantages(row: Row) -> bool:
+        return any(it.advantages is not None for it in row.tokens or ())
 
     return {
         "continuation": RowCheck(lambda row: row.exchanges is not None or row.drifts is not None, continuation),
         "masks": RowCheck(lambda row: row.tokens is not None, masks),
-        "advantages": RowCheck(lambda row: row.misplaced is not None or has("advantages")(row), token_advantages),
-        "versions": RowCheck(
-            lambda row: row.age is not None or has("versions")(row), lambda row: versions(row, max_staleness)
-        ),
+        "advantages": RowCheck(lambda row: row.misplaced is not None or has_advantages(row), token_advantages),
+        "versions": RowCheck(lambda row: row.age is not None, lambda row: versions(row, max_staleness)),
         "truncation": RowCheck(lambda row: row.reward is not None, truncation),
     }
 

@@ -20,11 +20,7 @@ class Tokens:
     """Not 0 on the tokens that are trained."""
     sampled: Sequence[bool] | None = None
     """True on the tokens that the model wrote, where the format says so."""
-    exact: bool = False
-    """Whether every sampled token has to be trained."""
     advantages: Sequence[float] | None = None
-    versions: Sequence[int] | None = None
-    """Of the weights that sampled a token, negative on others."""
     decode: Callable[[int, int], str] | None = None
     """The text of a range of tokens."""
     name: str = ""

@@ -107,7 +107,7 @@ def tokens_of(record: Mapping[str, Any]) -> Tokens | None:
     advantages = _list(record, "advantages")
     if advantages is not None and len(advantages) == len(ids) - sampled_from:
         advantages = [0.0] * sampled_from + advantages
-    return Tokens(ids, mask, advantages=advantages, versions=_list(record, "versions"))
+    return Tokens(ids, mask, advantages=advantages)
 
 
 def _list(record: Mapping[str, Any], field: str) -> list[Any] | None:

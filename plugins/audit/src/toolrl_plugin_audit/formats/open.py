@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.runs.files import read_lines
@@ -19,18 +19,6 @@ LOOKED_FOR = (
     "prime-rl's rollouts/step_<n>/train_rollouts.jsonl, verifiers' results.jsonl."
 )
 _NAMES = {"verl": "verl", "trl": "TRL", "prime": "prime-rl"}
-
-
-class Dump(Protocol):
-    """What an audit reads."""
-
-    name: str
-    """Of the format, for the report."""
-    max_staleness: int
-
-    def files(self) -> Iterator[Iterator[Row]]:
-        """The rows of each file."""
-        ...
 
 
 class Files:
@@ -74,7 +62,7 @@ def records(path: Path) -> Iterator[Any]:
         raise DataError(f"this file can't be read: {error}", where=str(path)) from error
 
 
-def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Dump, list[str]]:
+def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Files | toolrl_run.ToolrlRun, list[str]]:
     """What is at a path, and remarks on what was passed over. Raises DataError where it is no format that is known."""
     if not path.exists():
         raise DataError("there is no such file or folder", where=str(path), hint=LOOKED_FOR)

@@ -86,8 +86,7 @@ class ToolrlRun:
                 row.drifts = [*self._other_text(episode), *self._other_tokens(episode)]
         if train and sampled and stored.step is not None:
             versions = [version for it in sampled for version in it.weight_versions if version >= 0]
-            newest = stored.step - 1 - max(versions, default=stored.step - 1)
-            row.age = newest if newest < 0 else stored.step - 1 - min(versions, default=stored.step - 1)
+            row.age = stored.step - 1 - min(versions, default=stored.step - 1)
         return row
 
     def _tokens(self, it: Trajectory, number: int, episode: Episode) -> Tokens:
@@ -102,8 +101,6 @@ class ToolrlRun:
             it.ids,
             it.loss_mask,
             sampled,
-            exact=True,
-            versions=it.weight_versions,
             name=named,
             decode=self._decoder(it.ids),
         )
