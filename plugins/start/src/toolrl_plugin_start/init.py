@@ -148,29 +148,23 @@ def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tu
 
 
 def _tools(given: list[str] | None, ask: _Questions, registry: Registry) -> list[str]:
-    """Names of tools, each checked. Raises UsageError, PluginError."""
+    """Names of tools. Raises PluginError for one that isn't installed."""
     if given is None:
         found = [it for it in registry.components("tools") if it.component.short and it.plugin.name != "history"]
-        ready = sorted({it.component.name for it in found if not _missing(it)})
-        label = f"Tools, with commas between: {', '.join(ready)}, or your own as file.py:name; empty for none"
+        ready = ", ".join(sorted({it.component.name for it in found if not _needs_options(it)}))
+        label = f"Tools, with commas between: {ready}, or your own as file.py:name; empty for none"
         given = [name.strip() for name in ask.text(label, None, "--tool", "").split(",") if name.strip()]
     for name in given:
-        missing = "" if ":" in name else _missing(registry.get("tools", name))
-        if missing:
-            raise UsageError(
-                f"the tool {name!r} needs options: {missing}",
-                hint=f"Write the config without it, then add {{use: {name}, options: {{…}}}} to its tools; "
-                "docs/reference/plugins.md has the options.",
-            )
+        if ":" not in name:
+            registry.get("tools", name)
     return given
 
 
-def _missing(found: RegisteredComponent) -> str:
-    """What is wrong with a component that gets no options."""
+def _needs_options(found: RegisteredComponent) -> bool:
     try:
-        return "; ".join(problem.message for problem in check_options(found.component, {})[1])
-    except PluginError as error:
-        return error.message
+        return bool(check_options(found.component, {})[1])
+    except PluginError:
+        return True
 
 
 def _write_schema(path: Path, registry: Registry) -> None:
