@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolrl.protocols import StepReport
-from toolrl_plugin_report.tensorboard import TensorboardObserver, TensorboardOptions
+from toolrl_plugin_report.observers import TensorboardObserver, TensorboardOptions
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 

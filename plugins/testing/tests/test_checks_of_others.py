@@ -212,7 +212,7 @@ CHAT_FORMATS = [
     (laws(bridge=lambda self, ids, *more: BRIDGE(self, (END_ID,), *more)), "must begin with the end mark"),
     (
         laws(bridge=lambda self, *given: Rendered(BRIDGE(self, *given).ids[:-1])),
-        "differs from the conversation opened as a whole; from token",
+        "differs from the conversation opened as a whole",
     ),
     (laws(open=lambda self, messages, tools: OPEN(self, messages, ())), "leaves out the tool 'look_up_word'"),
     (text(decode=keeps_end_mark), "the closing end mark is left out"),

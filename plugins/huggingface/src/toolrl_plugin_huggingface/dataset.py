@@ -46,8 +46,6 @@ def _loaded(options: HuggingFaceOptions, path: Path | None, where: str) -> Any:
     if path is not None and path.is_file():
         source = BUILDERS[path.suffix]
         arguments["data_files"] = str(path)
-        if path.suffix == ".tsv":
-            arguments["sep"] = "\t"
     else:
         source = options.path if path is None else str(path)
         arguments |= {"data_files": options.files or None, "revision": options.revision}

@@ -11,7 +11,7 @@ from toolrl.builtin.datasets import FieldMapping
 from toolrl.errors import DataError
 from toolrl_common.hub import check_on_hub
 
-BUILDERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+BUILDERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 """What reads a file, by its ending."""
 
 

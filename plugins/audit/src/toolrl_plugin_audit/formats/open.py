@@ -67,7 +67,7 @@ def open_dump(path: Path, tools: tuple[str, ...] | None = None) -> tuple[Files |
     if not path.exists():
         raise DataError("there is no such file or folder", where=str(path), hint=LOOKED_FOR)
     if is_run_folder(path) and ((path / "episodes").exists() or (path / "plugins.json").exists()):
-        return toolrl_run.open_run(path), []
+        return toolrl_run.ToolrlRun(path), []
     candidates = [path] if path.is_file() else sorted(filter(_is_candidate, path.rglob("*")), key=_natural)
     formats = [(it, _format(it)) for it in candidates]
     known = [(it, name) for it, name in formats if name]

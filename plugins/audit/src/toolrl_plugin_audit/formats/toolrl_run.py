@@ -21,8 +21,9 @@ class ToolrlRun:
 
     name = "episodes of toolrl"
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, path: Path) -> None:
+        """Raises DataError."""
+        folder = self._folder = RunFolder.open(path)
         self._pieces: dict[int, str] = {}
         rollout = folder.config.get("rollout")
         staleness = rollout.get("max_staleness") if isinstance(rollout, dict) else 0
@@ -171,8 +172,3 @@ def _misplaced(episode: Episode) -> list[str]:
             (entry.turn is not None and entry.turn not in turns) or (entry.role is not None and entry.role not in roles)
         )
     ]
-
-
-def open_run(path: Path) -> ToolrlRun:
-    """The run of a folder. Raises DataError."""
-    return ToolrlRun(RunFolder.open(path))
