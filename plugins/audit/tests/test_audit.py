@@ -89,7 +89,6 @@ def test_exit_status_and_json(write: Write, faults: Any, capsys: pytest.CaptureF
     assert finding["check"] == "masks"
     assert finding["examples"][0]["place"] == "rollouts/step_1/train_rollouts.jsonl:5"
     assert told["checks"]["continuation"]["rows"] == 32
-    assert main(["audit", folder, "--skip", "masks"]) == 0
 
 
 MASK, TOOLS_TOO = [1, 1, 1, 0, 0, 1, 1], [1] * 7

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from toolrl_plugin_audit import row_checks
 from toolrl_plugin_audit.group_checks import Ages, Rewards, Tools
@@ -29,7 +28,7 @@ ADVICE = {
     "masks": "Set the mask to 1 on sampled tokens and 0 on all else. Text of tools in the loss teaches the model "
     "to make up answers of tools.",
     "advantages": "Multiply advantages by the mask, take the group's mean off its own rewards, and keep rewards and "
-    "rollouts in one order. An estimator that isn't relative to a group: leave the check out by --skip advantages.",
+    "rollouts in one order.",
     "versions": "Lower the number of rollouts in flight, or discard rollouts that are too old. Another bound: "
     "--max-staleness N.",
     "tools": "Look at the prompt: are the tools in it, in the form that the model knows? Raise the temperature, start "
@@ -59,8 +58,6 @@ class CheckResult:
     rows: int = 0
     not_run: str | None = None
     """Why it didn't run, or not on all rows."""
-    skipped: bool = False
-    """Whether --skip left it out."""
 
 
 @dataclass
@@ -75,22 +72,12 @@ class Report:
     findings: list[Finding]
     notes: list[str]
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class Audit:
     """Takes rollouts one after another, and files as they end."""
 
-    def __init__(
-        self,
-        *,
-        max_staleness: int,
-        guessed: bool = False,
-        skip: Collection[str] = (),
-    ) -> None:
+    def __init__(self, max_staleness: int, *, guessed: bool = False) -> None:
         """`guessed`: the run may have allowed less than `max_staleness`."""
-        self._skip = skip
         self._rewards, self._tools, self._ages = Rewards(), Tools(), Ages()
         self._rows = self._files = 0
         self._guessed = guessed
@@ -101,10 +88,10 @@ class Audit:
     def add(self, row: Row) -> None:
         """Check a rollout."""
         self._rows += 1
-        for name, check in self._by_row.items():
-            if check.applies(row):
+        for name, (applies, find) in self._by_row.items():
+            if applies(row):
                 self._counts[name] += 1
-                for problem, example in dict(reversed(list(check.find(row)))).items():  # The first of each problem.
+                for problem, example in dict(reversed(list(find(row)))).items():  # The first of each problem.
                     self._note(name, problem, row.place, example)
         for of_run in (self._rewards, self._tools, self._ages):
             of_run.add(row)
@@ -117,8 +104,6 @@ class Audit:
             self._note(*found)
 
     def _note(self, check: str, problem: str, place: str, example: str) -> None:
-        if check in self._skip:
-            return
         finding = self._found.setdefault((check, problem), Finding(check, problem, advice=ADVICE[check]))
         finding.count += 1
         if len(finding.examples) < EXAMPLES:
@@ -137,18 +122,10 @@ class Audit:
             "tools": self._tools.rows,
             "advantages": max(self._counts["advantages"], self._rewards.scored),
         }
-        checks = {
-            name: CheckResult(count, self._reason(name, count), name in self._skip) for name, count in counts.items()
-        }
+        lacks = "the rollouts don't hold what it needs"
+        checks = {name: CheckResult(count, None if count >= self._rows else lacks) for name, count in counts.items()}
         constant, total = self._rewards.constant_groups
         said = [f"{constant} of {total} groups have one reward for all their rollouts."] if constant else []
         order = list(CHECKS)
         findings = sorted(self._found.values(), key=lambda it: order.index(it.check))
         return Report(path, format_name, self._rows, self._files, checks, findings, [*said, *notes])
-
-    def _reason(self, name: str, count: int) -> str | None:
-        if name in self._skip:
-            return "left out by --skip"
-        if count >= self._rows:
-            return None
-        return "the rollouts don't hold what it needs"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from toolrl.types import common_beginning
@@ -24,15 +23,6 @@ ADVANTAGE_LENGTH = "advantages and tokens differ in length"
 CREDIT = "a reward is credited to a turn or role that the rollout doesn't have"
 STALE = "rollouts are older than allowed"
 TRUNCATED = "truncated rollouts were rewarded"
-
-
-@dataclass(frozen=True)
-class RowCheck:
-    """A check of one rollout."""
-
-    applies: Callable[[Row], bool]
-    """Whether the rollout holds what the check needs."""
-    find: Callable[[Row], Found]
 
 
 def continuation(row: Row) -> Found:
@@ -170,18 +160,18 @@ def truncation(row: Row) -> Found:
         yield TRUNCATED, f"{row.ended}, reward {row.reward:g}"
 
 
-def checks(max_staleness: int) -> dict[str, RowCheck]:
-    """The checks by name."""
+def checks(max_staleness: int) -> dict[str, tuple[Callable[[Row], bool], Callable[[Row], Found]]]:
+    """By name, whether a rollout holds what a check needs, and the check."""
 
     def has_advantages(row: Row) -> bool:
         return any(it.advantages is not None for it in row.tokens or ())
 
     return {
-        "continuation": RowCheck(lambda row: row.exchanges is not None or row.drifts is not None, continuation),
-        "masks": RowCheck(lambda row: row.tokens is not None, masks),
-        "advantages": RowCheck(lambda row: row.misplaced is not None or has_advantages(row), token_advantages),
-        "versions": RowCheck(lambda row: row.age is not None, lambda row: versions(row, max_staleness)),
-        "truncation": RowCheck(lambda row: row.reward is not None, truncation),
+        "continuation": (lambda row: row.exchanges is not None or row.drifts is not None, continuation),
+        "masks": (lambda row: row.tokens is not None, masks),
+        "advantages": (lambda row: row.misplaced is not None or has_advantages(row), token_advantages),
+        "versions": (lambda row: row.age is not None, lambda row: versions(row, max_staleness)),
+        "truncation": (lambda row: row.reward is not None, truncation),
     }
 
 

@@ -11,7 +11,6 @@ import asyncio
 import json
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 from toolrl.config.tool_policy import PolicyOptions
@@ -63,16 +62,6 @@ class JudgeClient(ChatClient):
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A verdict and what it took."""
-
-    score: float
-    seconds: float
-    cached: bool
-    retries: float
-
-
 class Asker:
     """Asks for one reward, inside `async with`."""
 
@@ -98,8 +87,9 @@ class Asker:
         self._policy = None
         await self._client.__aexit__()
 
-    async def ask(self, fields: Mapping[str, str], episode: str) -> Asked:
-        """One verdict. Raises ToolError where there is none, MisconfiguredError where there never will be."""
+    async def ask(self, fields: Mapping[str, str], episode: str) -> tuple[float, dict[str, float]]:
+        """A verdict, and what it took as metrics. Raises ToolError where there is none, MisconfiguredError where there
+        never will be."""
         assert self._policy is not None, "it is used inside `async with`"
         invocation = Invocation(
             ToolCall("llm_judge", {"fields": dict(fields)}),
@@ -114,8 +104,10 @@ class Asker:
         begin = clock()
         result = await self._policy.attempt(invocation)
         effort = invocation.effort
-        cached = bool(effort.get("cache_hits"))
-        return Asked(json.loads(result.text), clock() - begin, cached, effort.get("retries", 0.0))
+        metrics = {"unreadable": 0.0, "cache_hits": float(bool(effort.get("cache_hits")))}
+        if not metrics["cache_hits"]:
+            metrics |= {"seconds": clock() - begin, "retries": effort.get("retries", 0.0)}
+        return json.loads(result.text), metrics
 
     async def call(self, call: ToolCall) -> ToolResult:
         """The question itself, asked by the last layer. A reply that can't be read is an error, and isn't kept."""

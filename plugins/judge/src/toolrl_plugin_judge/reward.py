@@ -45,16 +45,13 @@ class JudgeReward:
         fields = self._prompt.fields(episode.task, judged_text(episode, self._options))
         try:
             async with nullcontext(self._asker) if self._asker else Asker(self._options, self._prompt) as asker:
-                asked = await asker.ask(fields, episode.id)
+                score, metrics = await asker.ask(fields, episode.id)
         except ToolError as error:
             return self._failed(error)
-        metrics = {"unreadable": 0.0, "cache_hits": float(asked.cached)}
-        if not asked.cached:
-            metrics |= {"seconds": asked.seconds, "retries": asked.retries}
         if self._options.on_failure is not None:
             metrics["failed"] = 0.0
         low, high = self._options.scale
-        value = (asked.score - low) / (high - low)
+        value = (score - low) / (high - low)
         if self._options.correct_from is not None:
             metrics["correct"] = float(value >= self._options.correct_from)
         return Score(value, metrics=metrics)
