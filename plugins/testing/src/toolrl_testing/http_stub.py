@@ -26,6 +26,8 @@ class HttpReply:
     headers: dict[str, str] = field(default_factory=dict)
     drop: bool = False
     """Close the connection instead of answering."""
+    last: bool = False
+    """Close the connection after answering."""
 
 
 Answers = Callable[[dict[str, Any]], HttpReply]
@@ -45,6 +47,7 @@ class HttpStub(ThreadingHTTPServer):
         self.usual = answer
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.connections: set[Any] = set()
         self.came = threading.Event()
         """A request has come."""
         self.running = self.most_at_once = 0
@@ -80,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         reply = self._noted({"path": self.path, **body})
-        self.close_connection = reply.drop
+        self.close_connection = reply.drop or reply.last
         if reply.drop:
             return
         content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
@@ -96,6 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         with stub.lock:
             stub.requests.append(request)
             stub.headers.append(dict(self.headers))
+            stub.connections.add(self.client_address)
             stub.running += 1
             stub.most_at_once = max(stub.most_at_once, stub.running)
             stub.came.set()
