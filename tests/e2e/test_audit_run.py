@@ -35,10 +35,6 @@ def truncated(record: Record) -> None:
     record["reward"] = record["rewards"][0]["value"] = 1.0
 
 
-def unanswered(record: Record) -> None:
-    record["turns"][0]["calls"] = []
-
-
 def silent(record: Record) -> None:
     for turn in record["turns"]:
         turn["items"], turn["calls"] = [], []
@@ -51,7 +47,7 @@ def constant(record: Record) -> None:
 
 FAULTS = {
     "continuation": drift, "masks": mask, "versions": stale, "advantages": credit, "truncation": truncated,
-    "answers": unanswered, "tools": silent, "rewards": constant,
+    "tools": silent, "rewards": constant,
 }  # fmt: skip
 IN_ALL = {"tools", "rewards"}
 

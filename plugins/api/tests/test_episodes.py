@@ -88,13 +88,12 @@ def test_a_full_episode_ends_by_the_number_of_characters(api: HttpStub, run: Run
 
 
 def test_fields_of_the_request(api: HttpStub, run: Run) -> None:
-    run(omit=["temperature"], max_tokens_field="max_completion_tokens", extra={"reasoning_effort": "low"}, seed=True)
+    run(omit=["temperature"], max_tokens_field="max_completion_tokens", extra={"reasoning_effort": "low"})
     (request,) = api.requests
     assert "temperature" not in request
     assert "max_tokens" not in request
     assert request["max_completion_tokens"] == 50
     assert request["reasoning_effort"] == "low"
-    assert request["seed"] >= 0
     assert api.headers[0]["Authorization"] == f"Bearer {KEY}"
 
 
@@ -211,30 +210,6 @@ def test_parts_of_an_episode_ask_the_api(api: HttpStub, run: Run) -> None:
     main, helper = episode.trajectories
     assert (main.role, helper.role, len(helper.turns)) == ("agent", "helper", 2)
     assert [it["content"] for it in api.requests[2]["messages"]] == ["a", "one", "b"]
-
-
-class Rewriting(Asking):
-    """The same, with a summary of the history after the first turn."""
-
-    async def rewrite(self, messages: Sequence[Message], *_: Any) -> Sequence[Message] | None:
-        if len(messages) != 3:
-            return None
-        summary = await self.model.ask([*messages, Message("user", "Sum up.")], self.specs())
-        return [messages[0], Message("user", summary.content)]
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult("thought")
-
-
-def test_a_history_is_rewritten(api: HttpStub, run: Run) -> None:
-    api.script(says(None, ("think", "{}")), says("A summary."), says("Done."))
-    (episode,) = run(toolset=Rewriting())
-    assert episode.failure is None
-    before, after = episode.trajectories
-    assert [turn.content for turn in before.turns] == ["", "A summary."], "asked behind the history"
-    assert [it["role"] for it in api.requests[1]["messages"]] == ["user", "assistant", "tool", "user"]
-    assert [it["content"] for it in api.requests[2]["messages"]][1:] == ["A summary."]
-    assert [turn.content for turn in after.turns] == ["Done."]
 
 
 def test_a_failure_of_a_question_is_the_apis(api: HttpStub, run: Run) -> None:

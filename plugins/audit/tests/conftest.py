@@ -24,10 +24,10 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
     made: list[Path] = []
 
-    def make(name: str, change: Callable[[list[dict[str, Any]]], Any] = lambda records: None, **settings: Any) -> Path:
+    def make(name: str, change: Callable[[list[dict[str, Any]]], Any] = lambda records: None) -> Path:
         folder = tmp_path / str(len(made)) / name
         made.append(folder)
-        dumps[f"write_{name}"](folder, change, **settings)
+        dumps[f"write_{name}"](folder, change)
         return folder
 
     return make

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from toolrl.errors import ConfigError
 from toolrl_plugin_mlflow.observer import MlflowObserver
 from toolrl_plugin_mlflow.options import MlflowOptions
 
@@ -72,14 +71,3 @@ def test_a_run_does_not_wait_longer_than_it_is_told(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("threading.Thread.start", lambda self: None)
     play(tmp_path / "r", finish_seconds=7)
     assert waited == [7, 7]
-
-
-@pytest.mark.parametrize(
-    ("uri", "says"), [("ftp://host", "knows no address"), ("./mlruns", "refuses folders"), ("file:///x", "refuses")]
-)
-def test_a_wrong_address_is_found_before_the_run(uri: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
-    with pytest.raises(ConfigError, match=says):
-        MlflowOptions(tracking_uri=uri).check_files()
-    MlflowOptions().check_files()
-    MlflowOptions(tracking_uri="databricks").check_files()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from toolrl.cli.main import main
-from toolrl.errors import DataError
 from toolrl.runs.folder import RunFolder
 
 MakeRun = Callable[..., RunFolder]
@@ -42,25 +41,6 @@ def test_a_report_leaves_out_what_it_can_not_read(
     assert (f"left out of the report: {folder.directory / name}" in caplog.text) == (
         name != "tokens.jsonl" or broken is fill
     )
-
-
-@pytest.mark.parametrize("broken", [cut, flip, fill])
-@pytest.mark.parametrize("name", ["plugins.json", "config.yaml"])
-def test_a_report_names_what_it_can_not_read(
-    make_run: MakeRun, name: str, broken: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = make_run().directory
-    broken(directory / name)
-    try:
-        RunFolder.open(directory)
-    except DataError as error:
-        assert (error.where, name) == (str(directory / "config.yaml"), "config.yaml")  # noqa: PT017 - half of it is YAML
-    else:
-        code = main(["report", str(directory)])
-        assert code == (0 if name == "config.yaml" else 1)
-        said = capsys.readouterr().err
-        assert "Traceback" not in said
-        assert code == 0 or str(directory / name) in said
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from toolrl.types import Episode
 from toolrl_plugin_report.charts import layout
 from toolrl_plugin_report.page import build_page, write_report
 from toolrl_plugin_report.sample import sample_episodes
-from toolrl_plugin_report.series import MAX_POINTS, curves, headlines, stages
+from toolrl_plugin_report.series import MAX_POINTS, curves, headlines
 
 MakeRun = Callable[..., RunFolder]
 HOSTILE = "</script><script>document.title='hacked'</script><!--<script>&amp;\u2028 {{data}} \ud83d"
@@ -177,12 +177,6 @@ def test_rewards_and_tools_are_summed_up(make_run: MakeRun) -> None:
     assert re.search(r"<th>add</th><td[^>]*>8</td><td[^>]*>100.0 %</td><td[^>]*>250 ms</td>", tools[0])
 
 
-def test_one_evaluation_beside_curves_is_folded(make_run: MakeRun) -> None:
-    folder = make_run(steps=2)
-    folder.metrics.append(StepReport(2, "rollout", {"accuracy": 0.25}), 0)
-    assert "<summary>Reported once so far: rollout</summary><section><section><h2>Metrics" in build_page(folder)
-
-
 def test_several_runs_are_compared(make_run: MakeRun, tmp_path: Path) -> None:
     one, two = make_run("one"), make_run("two", steps=5)
     path = write_report(one, tmp_path / "sub" / "both.html", compare=[two])
@@ -234,24 +228,8 @@ def test_headlines_take_evaluations_where_there_are_two() -> None:
     assert headlines([line(1, accuracy=float("nan"))]) == []
 
 
-def test_stages_account_for_the_whole_time() -> None:
-    lines = [line(1, time__rollout=3.0, time__update=1.0), line(1, "eval", time__eval=2.0)]
-    assert stages(lines, 10.0) == [("other", 4.0), ("rollout", 3.0), ("evaluation", 2.0), ("update", 1.0)]
-    assert stages([], 0.0) == []
-
-
 def test_every_metric_is_in_one_chart() -> None:
-    names = [
-        "accuracy",
-        "avg@4",
-        "stop/answer",
-        "reward/mean",
-        "reward/math/mean",
-        "time/step",
-        "mine/a",
-        "mine/b",
-        "own",
-    ]
+    names = ["accuracy", "avg@4", "stop/answer", "reward/math/mean", "time/step", "mine/a", "mine/b", "own"]
     charts = [(chart.title, metrics) for _, charts in layout(names) for chart, metrics in charts]
     assert sorted(metric for _, metrics in charts for metric in metrics) == sorted(names)
     assert ("mine", ["mine/a", "mine/b"]) in charts

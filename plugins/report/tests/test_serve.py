@@ -22,7 +22,7 @@ from toolrl.protocols import BuildContext, StepReport
 from toolrl.runs.folder import RunFolder
 from toolrl.types import Episode
 from toolrl_plugin_report.index import make_index, read_index, read_member
-from toolrl_plugin_report.observer import ReportObserver
+from toolrl_plugin_report.observers import ReportObserver
 
 MakeRun = Callable[..., RunFolder]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolrl.protocols import StepReport
-from toolrl_plugin_report.tensorboard import TensorboardObserver, TensorboardOptions
+from toolrl_plugin_report.observers import TensorboardObserver, TensorboardOptions
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -43,20 +41,3 @@ def test_tensorboard_voids_the_steps_that_a_resumed_run_repeats(tmp_path: Path) 
     feed(Run(tmp_path, start_step=2))
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("train/accuracy")] == [1, 2, 3, 4]
-
-
-def test_tensorboard_needs_no_torch(tmp_path: Path) -> None:
-    script = f"""
-import sys
-from pathlib import Path
-from toolrl.protocols import StepReport
-from toolrl_plugin_report.tensorboard import TensorboardObserver, TensorboardOptions
-class Run: name, directory, config, total_steps, start_step = "r", Path({str(tmp_path)!r}), {{}}, 1, 0
-observer = TensorboardObserver(TensorboardOptions())
-observer.toolrl_run_start(Run)
-observer.toolrl_step_end(Run, StepReport(1, "train", {{"loss": 1.0}}))
-observer.toolrl_run_end(Run, None)
-print([name for name in ("torch", "tensorflow", "transformers") if name in sys.modules])
-"""
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "[]"

@@ -37,9 +37,8 @@ def check_optional():
 """
 
 
-def _add(site: Any, plugin: str, *names: str, kind: str = "rewards") -> None:
-    source = CHECKS.replace("NAMES", repr(names)).replace("plugin_checks", f"plugin_{plugin}")
-    site.add(plugin, source.replace("toolrl_rewards", f"toolrl_{kind}"), modules={"thing": THING})
+def _add(site: Any, *names: str) -> None:
+    site.add("checks", CHECKS.replace("NAMES", repr(names)), modules={"thing": THING})
 
 
 def _findings(site: Any, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -50,7 +49,7 @@ def _findings(site: Any, *arguments: str) -> tuple[int, dict[str, dict[str, Any]
 
 
 def test_components_are_imported_and_checked(site: Any) -> None:
-    _add(site, "checks", "fine", "lost", "raises", "optional", "notype")
+    _add(site, "fine", "lost", "raises", "optional", "notype")
     status, found = _findings(site, "checks")
     assert status == 1
     assert {name: finding["status"] for name, finding in found.items()} == {
@@ -63,7 +62,7 @@ def test_components_are_imported_and_checked(site: Any) -> None:
 
 
 def test_an_optional_package_that_is_missing_is_no_failure(site: Any) -> None:
-    _add(site, "checks", "fine", "optional")
+    _add(site, "fine", "optional")
     done = site.run("doctor", "checks")
     assert done.returncode == 0, done.stdout
     assert "→ pip install it" in done.stdout
@@ -84,39 +83,15 @@ def test_one_plugin(troubled_site: Any, plugin: str, status: int, said: list[str
 
 
 def test_all_plugins_at_once(troubled_site: Any) -> None:
-    done = troubled_site.run("doctor", env={"TOOLRL_DISABLE": f"{OTHERS},raising,ghost"})
+    done = troubled_site.run("doctor", env={"TOOLRL_DISABLE": f"{OTHERS},raising"})
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert any(line.startswith("python ") for line in lines)
     (raising,) = [line for line in lines if line.startswith("raising ")]
     assert "disabled" in raising
-    assert "note: TOOLRL_DISABLE names 'ghost', and no plugin of that name is installed" in lines
-    one = troubled_site.run("doctor", "good", env={"TOOLRL_DISABLE": f"{OTHERS},raising,ghost"})
-    assert "note:" not in one.stdout
-
-
-def test_a_command_that_core_hides_is_a_failure(site: Any) -> None:
-    _add(site, "train", "fine", kind="commands")
-    status, found = _findings(site, "train")
-    assert status == 1
-    assert "`toolrl train` is a command of toolrl's own" in found["fine"]["detail"]
 
 
 def test_progress_is_shown_on_standard_error(troubled_site: Any) -> None:
     done = troubled_site.run("doctor", "good", "--json")
     assert done.stderr == "checking good (1 of 1)\n"
     assert json.loads(done.stdout)["ok"]
-
-
-def test_commands_of_one_name_are_not_remarked_on(site: Any) -> None:
-    """They are reached by their plugin's name."""
-    for name in ("one", "two"):
-        _add(site, name, "fine", kind="commands")
-        _add(site, f"{name}r", "fine")
-    notes = [
-        line
-        for line in site.run("doctor", env={"TOOLRL_DISABLE": OTHERS}).stdout.splitlines()
-        if line.startswith("note: ")
-    ]
-    assert [note for note in notes if "commands" in note] == []
-    assert "note: rewards: the short name of oner/fine is taken twice; only the full one works" in notes

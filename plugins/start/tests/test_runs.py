@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,6 @@ import pytest
 from toolrl.cli.main import main
 from toolrl.protocols import StepReport
 from toolrl.runs.folder import RunFolder
-from toolrl.runs.recorder import RunRecorder
-from toolrl.types import Episode
 
 FACTS = {"status": "finished", "started": "2026-11-23T10:00:00+00:00", "seconds": 75.0}
 
@@ -59,29 +55,6 @@ def test_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown[0] == ["first", "later"]
     assert ["eval", "accuracy", "-", "0.750", "±", "0.020"] in shown
     assert shown[-1] == ["trainer.learning_rate", "1e-06", "1e-05"], "and no path that is equal"
-
-
-def test_evaluations_on_the_same_tasks_are_compared_task_by_task(
-    finished_episode: Callable[..., Episode], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, right in (("worse", (0, 0, 1, 0)), ("better", (0, 1, 1, 1))):
-        run = RunFolder.create(Path(name), {"run": {"name": name}}, total_steps=1)
-        recorder = RunRecorder(run)
-        for number, correct in enumerate(right):
-            episode = finished_episode("4")
-            task = replace(episode.task, id=f"task-{number}")
-            judged = replace(episode, id=f"eval/{number}", task=task, metrics={"correct": correct})
-            recorder.toolrl_episode_end(run, judged)
-        recorder.toolrl_step_end(run, StepReport(0, "eval", {"accuracy": sum(right) / 4}))
-        recorder.toolrl_run_end(run, None)
-        run.close()
-    assert main(["runs", "worse", "better", "--json"]) == 0
-    first, gain = json.loads(capsys.readouterr().out)["accuracy_over_first"]
-    assert first is None
-    assert gain["value"] == 0.5
-    assert gain["stderr"] == pytest.approx(0.5 / 3**0.5)
-    assert main(["runs", "worse", "better"]) == 0
-    assert "over the first - +0.500 [-0.066, +1.066]" in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from toolrl.protocols import EpisodeContext, ToolSession, Toolset
+from toolrl.protocols import Toolset
 from toolrl.tools import Tool, ToolError, as_toolset
-from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
+from toolrl.types import ToolSpec
 from toolrl_testing.checks import tools
 from toolrl_testing.fakes import RecordingToolset, make_build_context
 
@@ -61,11 +60,6 @@ class SharesState(Sound):
         return self.sums["all"]
 
 
-class KeepsInstances(Sound):
-    async def release(self, instance_id: str) -> None:
-        return None
-
-
 class LeavesATask(Sound):
     async def execute(self, instance_id: str, parameters: Any) -> Any:
         self.background = asyncio.ensure_future(asyncio.sleep(60))
@@ -94,7 +88,6 @@ BROKEN: list[tuple[type[Tool], Check, str]] = [
     (Crashes, tools.check_calls, r"(?s)\(crash\).*ZeroDivisionError: on purpose"),
     (FailsOnEmptyText, tools.check_odd_arguments, r"(?s)count\(\{'n': ''\}\) ended in a crash.*Raise ToolError"),
     (SharesState, tools.check_isolation, "state is shared between episodes"),
-    (KeepsInstances, tools.check_release, r"keeps something of episodes that ended, in .*sums"),
     (LeavesATask, tools.check_release, "asyncio tasks are left after their episodes ended"),
 ]
 
@@ -119,9 +112,7 @@ def test_answers_that_differ_by_chance_can_be_let_pass() -> None:
     ("spec", "message"),
     [
         (ToolSpec("two words", "d"), "tool name 'two words'"),
-        (ToolSpec("f", " "), "no description"),
         (ToolSpec("f", "d", {"type": "object", "properties": {"a": {"type": "text"}}}), "no JSON Schema"),
-        (ToolSpec("f", "d", {"type": "string"}), "of type object"),
         (ToolSpec("f", "d", {"type": "object", "properties": {}, "required": ["a"]}), "requires 'a'"),
         (ToolSpec("f", "d", {"type": "object", "default": object()}), "isn't JSON"),
     ],
@@ -131,45 +122,11 @@ def test_a_broken_spec_is_found(spec: ToolSpec, message: str) -> None:
         asyncio.run(tools.check_specs(lambda: RecordingToolset(tools=[spec])))
 
 
-class Plain:
-    """A toolset written by hand."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    @asynccontextmanager
-    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
-        yield self
-
-    def specs(self) -> list[ToolSpec]:
-        return [ToolSpec("f", "d")]
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult("ok")
-
-    async def reward(self) -> float | None:
-        return None
-
-
-class LeavesATaskAfterStop(Plain):
+class LeavesATaskAfterStop(RecordingToolset):
     async def start(self) -> None:
         self.background = asyncio.ensure_future(asyncio.sleep(60))
 
 
-class ChangesItsSpecs(Plain):
-    asked = 0
-
-    def specs(self) -> list[ToolSpec]:
-        self.asked += 1
-        return [ToolSpec("f", f"Asked {self.asked} times.")]
-
-
-def test_specs_that_change_within_an_episode() -> None:
-    with pytest.raises(AssertionError, match="something else when it is asked again"):
-        asyncio.run(tools.check_specs(ChangesItsSpecs))
-
-
 def test_a_toolset_that_leaves_a_task_after_stop() -> None:
     with pytest.raises(AssertionError, match=r"left after stop\(\)"):
-        asyncio.run(tools.check_release(LeavesATaskAfterStop, {"f": [{}]}))
+        asyncio.run(tools.check_release(LeavesATaskAfterStop, {"echo": [{}]}))

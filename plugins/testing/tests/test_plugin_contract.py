@@ -1,4 +1,4 @@
-"""`PluginContract` and the pytest plugin, as a plugin's author meets them: in a pytest of their own."""
+"""`PluginContract` as a plugin's author meets it: in a pytest of their own."""
 
 from __future__ import annotations
 
@@ -84,7 +84,6 @@ def test_exactly_the_broken_contracts_fail(site: Path, monkeypatch: pytest.Monke
     assert passed == {
         "test_it_is_installed_and_usable",
         "test_discovery_imports_nothing_heavy",
-        "test_readme",
         "test_descriptors",
         "test_component_resolves[tools-tally]",
         "test_component_resolves[rewards-lucky]",
@@ -107,19 +106,10 @@ def test_a_plugin_that_is_not_installed(tmp_path: Path) -> None:
 
 
 FIXTURES = """
-import asyncio, sys
-from toolrl.types import Sampling
+import sys
 
-def test_nothing_heavy_was_imported_at_start():
+def test_the_fixtures(build_context, finished_episode, tmp_path):
     assert not {"torch", "transformers", "ray"} & set(sys.modules)
-
-def test_the_fixtures(toolrl_registry, fake_chat_format, scripted_engine, episode_context, build_context,
-                      finished_episode, tmp_path):
-    assert toolrl_registry.plugin("builtin").usable
-    engine = scripted_engine(["yes"], latency=0.001)
-    sampling = Sampling(9, stop_token_ids=tuple(fake_chat_format.end_ids))
-    generation = asyncio.run(engine.generate((), sampling, session=episode_context.episode_id))
-    assert fake_chat_format.decode(generation.ids).text == "yes"
     assert build_context.run_dir == tmp_path
     assert finished_episode("a", "b").final_text == "b"
 """
@@ -129,5 +119,4 @@ def test_fixtures_are_there_and_import_nothing_heavy(tmp_path: Path, monkeypatch
     (tmp_path / "test_it.py").write_text(FIXTURES)
     # Other plugins of the environment may import what they like; only toolrl's is asked for.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    output = run_pytest(tmp_path, "-p", "toolrl_testing.pytest_plugin")
-    assert "2 passed" in output, output
+    assert "1 passed" in run_pytest(tmp_path, "-p", "toolrl_testing.pytest_plugin")

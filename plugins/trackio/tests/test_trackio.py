@@ -10,11 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from toolrl.errors import ConfigError
-from toolrl_plugin_trackio.options import TrackioOptions
-
 PLAYED = Path(__file__).parents[2] / "common" / "tests" / "support" / "tracked_run.py"
 SCRIPT = """
 import runpy, sys
@@ -68,16 +63,3 @@ def test_a_server_that_is_not_there_stops_nothing(tmp_path: Path) -> None:
     assert done.stdout == "{}\n"
     assert "could not create a remote client" in done.stderr
     assert len(query(tmp_path, "select * from metrics")) == 4, "kept for the next run"
-
-
-def test_missing_tokens_are_found_before_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    for name in ("HF_TOKEN", "HF_TOKEN_PATH", "TRACKIO_WRITE_TOKEN", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
-        monkeypatch.delenv(name, raising=False)
-    TrackioOptions().check_files()
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    with pytest.raises(ConfigError, match="Hugging Face token"):
-        TrackioOptions(space_id="me/runs").check_files()
-    with pytest.raises(ConfigError, match="write token"):
-        TrackioOptions(server_url="https://example.org").check_files()
-    TrackioOptions(server_url="https://example.org?write_token=t").check_files()

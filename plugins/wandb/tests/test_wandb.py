@@ -104,17 +104,14 @@ def test_each_table_is_a_file_of_its_own(tmp_path: Path) -> None:
     assert "call:\n  add" in row["conversation"]
 
 
-def test_a_server_that_is_not_there_leaves_an_offline_run(
+def test_a_server_that_is_not_there_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(observer, "INIT_SECONDS", 1.0)
-    options = WandbOptions(samples=0)
-    options.check_files()
-    assert play(tmp_path / "r", options) == {}
-    assert len([it for it in caplog.messages if "kept offline" in it]) == 2, "once a process"
-    assert len(list((tmp_path / "r").glob("wandb/offline-run-*"))) == 2
+    assert play(tmp_path / "r", WandbOptions(samples=0)) == {}
+    assert len([it for it in caplog.messages if "training continues" in it]) == 2, "once a process"
 
 
 def test_a_missing_key_is_found_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolrl.errors import ParserError
 from toolrl.rollouts.trajectory import TrajectoryRun
@@ -27,6 +27,9 @@ from toolrl.types import (
     Turn,
 )
 
+if TYPE_CHECKING:
+    from toolrl_plugin_api.engine import ApiEngine
+
 
 @dataclass(frozen=True, slots=True)
 class ChatAnswer:
@@ -42,22 +45,12 @@ class ChatAnswer:
     """`Turn.usage`."""
 
 
-class Completes(Protocol):
-    """Asks an API."""
-
-    async def complete(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], sampling: Sampling, *, session: str
-    ) -> ChatAnswer:
-        """The answer to these messages."""
-        ...
-
-
 class ChatRun(TrajectoryRun):
     """Asks for the turns of one trajectory, one at a time."""
 
     _is_full = False
 
-    def __init__(self, environment: Any, api: Completes, *more: Any) -> None:
+    def __init__(self, environment: Any, api: ApiEngine, *more: Any) -> None:
         nobody: Any = None
         super().__init__(environment, nobody, *more)
         self._api = api

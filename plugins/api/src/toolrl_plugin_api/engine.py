@@ -123,7 +123,6 @@ class ApiEngine:
             "min_p": sampling.min_p or None,
             options.max_tokens_field: sampling.max_new_tokens,
             "stop": list(sampling.stop),
-            "seed": sampling.seed if options.seed else None,
         }
         kept = {key: value for key, value in body.items() if value not in (None, []) and key not in options.omit}
         return {**kept, **options.extra}

@@ -31,7 +31,6 @@ class ChatOptions(ApiOptions):
         [], description="Fields left out of the request, such as `temperature` where a model refuses it."
     )
     extra: dict[str, Any] = Field({}, description="More fields of the request, such as `reasoning_effort: low`.")
-    seed: bool = Field(False, description="Send a `seed`, so that a server which honours it repeats an evaluation.")
     send_reasoning: str | None = Field(
         None,
         description="The field of assistant messages in which reasoning is sent back, such as `reasoning_content`; "

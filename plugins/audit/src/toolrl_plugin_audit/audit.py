@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from toolrl_plugin_audit import row_checks
-from toolrl_plugin_audit.group_checks import Ages, Endings, Rewards, Tools
+from toolrl_plugin_audit.group_checks import Ages, Rewards, Tools
 from toolrl_plugin_audit.rows import Row
 
 EXAMPLES = 3
@@ -21,7 +20,6 @@ CHECKS = {
     "tools": "Tools are called",
     "rewards": "Rewards vary",
     "truncation": "Truncated rollouts get no reward",
-    "answers": "Tool calls are answered",
 }
 
 ADVICE = {
@@ -30,7 +28,7 @@ ADVICE = {
     "masks": "Set the mask to 1 on sampled tokens and 0 on all else. Text of tools in the loss teaches the model "
     "to make up answers of tools.",
     "advantages": "Multiply advantages by the mask, take the group's mean off its own rewards, and keep rewards and "
-    "rollouts in one order. An estimator that isn't relative to a group: leave the check out by --skip advantages.",
+    "rollouts in one order.",
     "versions": "Lower the number of rollouts in flight, or discard rollouts that are too old. Another bound: "
     "--max-staleness N.",
     "tools": "Look at the prompt: are the tools in it, in the form that the model knows? Raise the temperature, start "
@@ -38,8 +36,6 @@ ADVICE = {
     "rewards": "A group with one reward for all teaches nothing. Look at what the reward function was given, and take "
     "tasks that are solved sometimes.",
     "truncation": "Give a rollout that was cut off no reward, or mask it: else the model learns not to end.",
-    "answers": "Answer every call, also one that can't be parsed or run, by an error as its result. At the end of a "
-    "rollout: raise the limit of turns or tokens.",
 }
 
 
@@ -62,8 +58,6 @@ class CheckResult:
     rows: int = 0
     not_run: str | None = None
     """Why it didn't run, or not on all rows."""
-    skipped: bool = False
-    """Whether --skip left it out."""
 
 
 @dataclass
@@ -78,28 +72,14 @@ class Report:
     findings: list[Finding]
     notes: list[str]
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class Audit:
     """Takes rollouts one after another, and files as they end."""
 
-    def __init__(
-        self,
-        *,
-        lacks: dict[str, str],
-        max_staleness: int | None,
-        guessed: bool = False,
-        exact: bool = False,
-        skip: Collection[str] = (),
-    ) -> None:
-        """`lacks` says for a check what the format doesn't hold for it; `guessed`, that the run may have allowed less
-        than `max_staleness`; `exact` as in `Rewards`."""
-        self._lacks = lacks
-        self._skip = skip
-        self._rewards, self._tools, self._endings, self._ages = Rewards(exact), Tools(), Endings(), Ages()
-        self._rows = self._files = self._unsaid = 0
+    def __init__(self, max_staleness: int, *, guessed: bool = False) -> None:
+        """`guessed`: the run may have allowed less than `max_staleness`."""
+        self._rewards, self._tools, self._ages = Rewards(), Tools(), Ages()
+        self._rows = self._files = 0
         self._guessed = guessed
         self._counts = dict.fromkeys(CHECKS, 0)
         self._found: dict[tuple[str, str], Finding] = {}
@@ -108,13 +88,12 @@ class Audit:
     def add(self, row: Row) -> None:
         """Check a rollout."""
         self._rows += 1
-        self._unsaid += row.reward is not None and not row.knows_end
-        for name, check in self._by_row.items():
-            if check.applies(row):
+        for name, (applies, find) in self._by_row.items():
+            if applies(row):
                 self._counts[name] += 1
-                for problem, example in dict(reversed(list(check.find(row)))).items():  # The first of each problem.
+                for problem, example in dict(reversed(list(find(row)))).items():  # The first of each problem.
                     self._note(name, problem, row.place, example)
-        for of_run in (self._rewards, self._tools, self._endings, self._ages):
+        for of_run in (self._rewards, self._tools, self._ages):
             of_run.add(row)
 
     def end_file(self) -> None:
@@ -125,8 +104,6 @@ class Audit:
             self._note(*found)
 
     def _note(self, check: str, problem: str, place: str, example: str) -> None:
-        if check in self._skip:
-            return
         finding = self._found.setdefault((check, problem), Finding(check, problem, advice=ADVICE[check]))
         finding.count += 1
         if len(finding.examples) < EXAMPLES:
@@ -136,29 +113,19 @@ class Audit:
         """The result."""
         for found in self._rewards.finish():
             self._note(*found)
-        of_run = {"tools": self._tools, "truncation": self._endings, "versions": self._ages}
-        for check in of_run if self._guessed else ("tools", "truncation"):
-            for problem, place, example in of_run[check].finish():
-                self._note(check, problem, place, example)
+        for found_tools in self._tools.finish():
+            self._note("tools", *found_tools)
+        for found_ages in self._ages.finish() if self._guessed else ():
+            self._note("versions", *found_ages)
         counts = self._counts | {
             "rewards": self._rewards.rows,
             "tools": self._tools.rows,
             "advantages": max(self._counts["advantages"], self._rewards.scored),
         }
-        checks = {
-            name: CheckResult(count, self._reason(name, count), name in self._skip) for name, count in counts.items()
-        }
+        lacks = "the rollouts don't hold what it needs"
+        checks = {name: CheckResult(count, None if count >= self._rows else lacks) for name, count in counts.items()}
         constant, total = self._rewards.constant_groups
         said = [f"{constant} of {total} groups have one reward for all their rollouts."] if constant else []
-        if self._unsaid:
-            said.append(f"{self._unsaid} rollouts don't say how they ended: a truncation shows only in their text.")
         order = list(CHECKS)
         findings = sorted(self._found.values(), key=lambda it: order.index(it.check))
         return Report(path, format_name, self._rows, self._files, checks, findings, [*said, *notes])
-
-    def _reason(self, name: str, count: int) -> str | None:
-        if name in self._skip:
-            return "left out by --skip"
-        if count >= self._rows:
-            return None
-        return self._lacks.get(name, "the rollouts don't hold what it needs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
 from toolrl.cli.output import UsageError, print_json, table
@@ -37,36 +38,26 @@ class AuditCommand(Command):
         parser.add_argument(
             "--tools", nargs="+", metavar="NAME", help="tools that were offered, where the rollouts don't say so"
         )
-        parser.add_argument(
-            "--skip",
-            nargs="+",
-            default=[],
-            choices=list(CHECKS),
-            metavar="CHECK",
-            help=f"leave out: {', '.join(CHECKS)}",
-        )
         parser.add_argument("--json", action="store_true", help="print checks and findings as JSON")
 
     def run(self, args: argparse.Namespace) -> int:
         """Audit, and print the findings."""
         if args.max_staleness is not None and args.max_staleness < 0:
             raise UsageError("--max-staleness is negative", hint="0 allows no rollouts of older weights.")
-        report = audit(args.path, args.max_staleness, tuple(args.tools) if args.tools else None, args.skip)
+        report = audit(args.path, args.max_staleness, tuple(args.tools) if args.tools else None)
         if args.json:
-            print_json(report.as_json())
+            print_json(asdict(report))
         else:
             print(visible(as_text(report)))
         return 1 if report.findings else 0
 
 
-def audit(
-    path: Path, max_staleness: int | None = None, tools: tuple[str, ...] | None = None, skip: list[str] | None = None
-) -> Report:
+def audit(path: Path, max_staleness: int | None = None, tools: tuple[str, ...] | None = None) -> Report:
     """The audit of what is at a path. Raises DataError where it holds no rollouts that can be read."""
     dump, notes = open_dump(path, tools)
     oldest = dump.max_staleness if max_staleness is None else max_staleness
     guessed = max_staleness is None and not isinstance(dump, ToolrlRun)
-    auditor = Audit(lacks=dump.lacks, max_staleness=oldest, guessed=guessed, exact=dump.exact, skip=skip or ())
+    auditor = Audit(oldest, guessed=guessed)
     for file in dump.files():
         place = "the first rollout of a file"
         try:
@@ -92,7 +83,7 @@ def as_text(report: Report) -> str:
     wrong = {finding.check for finding in report.findings}
     rows = []
     for name, result in report.checks.items():
-        mark = "FOUND" if name in wrong else "ok" if result.rows and not result.skipped else "-"
+        mark = "FOUND" if name in wrong else "ok" if result.rows else "-"
         said_of = f"{result.rows} of {report.rows}" if mark != "-" else ""
         remark = CHECKS[name] if mark != "-" else f"Not checked: {result.not_run}"
         if mark != "-" and result.not_run:

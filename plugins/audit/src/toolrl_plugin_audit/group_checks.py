@@ -10,20 +10,15 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from toolrl_plugin_audit.row_checks import TRUNCATED
 from toolrl_plugin_audit.rows import MENTIONED, Row
 
 Found = Iterator[tuple[str, str, str]]
 """Problem, place, example."""
 
 CONSTANT = "the reward is the same in every group"
-CONSTANT_STEP = "from one step on, the reward is the same for all rollouts"
-CONSTANT_PART = "a part of the reward never varies"
-OTHER_SUM = "the reward isn't the sum of its parts"
 NOT_FINITE = "rewards are no finite numbers"
 NOT_ZERO = "the advantages of a group don't add up to zero"
 WRONG_SIGN = "the better rollouts of a group got the negative advantages"
-UNEQUAL = "equal rewards of a group got different advantages"
 ALL_ZERO = "the rewards of a group differ, and all its advantages are zero"
 NO_NUMBER = "advantages are no finite numbers"
 OUTLIER = "rollouts are older than nearly all others"
@@ -34,8 +29,6 @@ FEW_ROWS = 4
 """Below, nothing is said of what never happens."""
 MANY_ROWS = 32
 """From here on, one idle tool among busy ones is worth a word."""
-SURPRISE = 1e-3
-"""Below this probability, a step of equal rewards isn't chance."""
 
 
 @dataclass(slots=True)
@@ -44,15 +37,12 @@ class _Member:
     reward: float | None
     parts: tuple[float | None, ...]
     advantage: float | None
-    centred: bool
 
 
 @dataclass
 class Rewards:
     """The rewards of a run, and the advantages that were made of them."""
 
-    exact: bool = False
-    """Whether equal rewards have to give equal advantages."""
     rows: int = 0
     compared: int = 0
     """Rollouts in groups of several."""
@@ -64,7 +54,6 @@ class Rewards:
     _total: int = 0
     _first: str = ""
     _range: tuple[float, float] = (math.inf, -math.inf)
-    _parts: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     _found: list[tuple[str, str, str, str]] = field(default_factory=list)
 
     def add(self, row: Row) -> None:
@@ -76,16 +65,6 @@ class Rewards:
         if row.reward is not None and not math.isfinite(row.reward):
             self._say("rewards", NOT_FINITE, row.place, f"reward {row.reward}")
             return
-        if (
-            row.stated is not None
-            and row.reward is not None
-            and abs(row.stated - row.reward) > 1e-6 * max(1, abs(row.reward))
-        ):
-            self._say("rewards", OTHER_SUM, row.place, f"it states {row.stated:g}, its parts sum up to {row.reward:g}")
-        for name, value in row.rewards.items():
-            if value is not None and math.isfinite(value):
-                low, high, count = self._parts.get(name, (math.inf, -math.inf, 0))
-                self._parts[name] = (min(low, value), max(high, value), count + 1)
         if row.reward is not None:
             self._range = (min(self._range[0], row.reward), max(self._range[1], row.reward))
         if row.advantage is not None and not math.isfinite(row.advantage):
@@ -94,7 +73,7 @@ class Rewards:
         parts = tuple(row.rewards.values()) or (row.reward,)
         if row.group is not None:
             self._groups.setdefault((row.step, row.group), []).append(
-                _Member(row.place, row.reward, parts, row.advantage, row.centred)
+                _Member(row.place, row.reward, parts, row.advantage)
             )
 
     def end_file(self) -> None:
@@ -109,22 +88,8 @@ class Rewards:
             advantages = [it.advantage for it in group if it.advantage is not None]
             if len(advantages) == len(group) and len(group) % size == 0:
                 self.scored += len(group)
-                for problem, place, example in _advantages(group, advantages, exact=self.exact):
+                for problem, place, example in _advantages(group, advantages):
                     self._say("advantages", problem, place, example)
-        self._note_constant(groups)
-
-    def _note_constant(self, groups: list[list[_Member]]) -> None:
-        values = {it.reward for group in groups for it in group}
-        seen, before = self._constant, self._total
-        if len(values) == 1 and len(groups) > 1 and before >= FEW_ROWS:
-            (value,) = values
-            likely = (seen[value] + 1) / (before + 2)
-            top = value is not None and value >= self._range[1]
-            if likely ** len(groups) < SURPRISE and not top:
-                rows = sum(map(len, groups))
-                share = f"{seen[value]} of {before} groups had it before"
-                example = f"{rows} rollouts of {len(groups)} groups have {_shown((value,))}; {share}"
-                self._say("rewards", CONSTANT_STEP, groups[0][0].place, example)
         for group in groups:
             self._total += 1
             if len({it.reward for it in group}) == 1:
@@ -154,10 +119,6 @@ class Rewards:
                 value = self._constant.most_common(1)[0]
                 shown = f"{constant} of {total} groups, {value[1]} of them with {_shown((value[0],))}"
             self._say("rewards", CONSTANT, self._first, shown)
-        elif self.rows >= 2 * FEW_ROWS and len(self._parts) > 1:
-            for name, (lowest, highest, count) in self._parts.items():
-                if lowest == highest and count == self.rows and "reward" in name.lower():
-                    self._say("rewards", CONSTANT_PART, self._first, f"{name} is {lowest:g} in all {count} rollouts")
         return self.take()
 
 
@@ -165,18 +126,16 @@ def _shown(parts: tuple[float | None, ...]) -> str:
     return "the reward " + " and ".join("none" if it is None else f"{it:g}" for it in parts)
 
 
-def _advantages(group: list[_Member], advantages: list[float], *, exact: bool) -> Found:
+def _advantages(group: list[_Member], advantages: list[float]) -> Found:
     largest = max(map(abs, advantages))
     mean = sum(advantages) / len(advantages)
-    if group[0].centred and abs(mean) > 0.01 * largest + 1e-4:
+    if abs(mean) > 0.01 * largest + 1e-4:
         listed = ", ".join(f"{it:.3g}" for it in advantages[:8])
         yield NOT_ZERO, group[0].place, f"their mean is {mean:.3g}: {listed}{', …' if len(advantages) > 8 else ''}"
     vectors = {it.parts for it in group}
     if len(vectors) > 1 and largest == 0 and len(group[0].parts) == 1:
         yield ALL_ZERO, group[0].place, f"rewards {', '.join(_shown(it.parts)[11:] for it in group[:8])}"
     yield from _signs(group)
-    if exact:
-        yield from _unequal(group, largest)
 
 
 def _signs(group: list[_Member]) -> Found:
@@ -194,44 +153,6 @@ def _signs(group: list[_Member]) -> Found:
                     f"{_shown(worse.parts)[4:]} got {worse.advantage:.3g} ({worse.place})",
                 )
                 return
-
-
-def _unequal(group: list[_Member], largest: float) -> Found:
-    by_reward: dict[tuple[float | None, ...], _Member] = {}
-    for it in group:
-        first = by_reward.setdefault(it.parts, it)
-        if abs((it.advantage or 0) - (first.advantage or 0)) > 0.01 * largest + 1e-4:
-            example = f"{_shown(it.parts)} got {first.advantage:.3g} ({first.place}) and {it.advantage:.3g}"
-            yield UNEQUAL, it.place, example
-            return
-
-
-@dataclass
-class Endings:
-    """Responses that end without the end-of-sequence token that the others keep: they were cut off."""
-
-    _marked: int = 0
-    _rows: int = 0
-    _rewarded: list[tuple[str, float]] = field(default_factory=list)
-
-    def add(self, row: Row) -> None:
-        """Note a rollout."""
-        if row.marked is None:
-            return
-        self._rows += 1
-        self._marked += row.marked
-        if not row.marked and row.ended is None and not row.knows_end and row.reward is not None and row.reward > 0:
-            self._rewarded.append((row.place, row.reward))
-
-    def finish(self) -> Found:
-        """The rewarded ones, if most responses have such an end."""
-        if self._marked * 2 >= self._rows:
-            for place, reward in self._rewarded:
-                yield (
-                    TRUNCATED,
-                    place,
-                    f"no end-of-sequence token, which {self._marked} of {self._rows} have; reward {reward:g}",
-                )
 
 
 @dataclass
@@ -283,7 +204,7 @@ class Tools:
         self._offered[row.tools] += 1
         self._places.setdefault(row.tools, row.place)
         self._answering[row.tools] += bool(row.calls)
-        self._called.update(call.name for call in row.calls if call.name)
+        self._called.update(filter(None, row.calls))
 
     def finish(self) -> Found:
         """The tools that nobody called."""

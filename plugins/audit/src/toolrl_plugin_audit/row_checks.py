@@ -7,40 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from toolrl.types import common_beginning
-from toolrl_plugin_audit.rows import Exchange, Row, Tokens, quote
+from toolrl_plugin_audit.rows import Exchange, Row, Tokens
 
 Found = Iterator[tuple[str, str]]
 
 DRIFT = "a later prompt holds other tokens than those that were sampled"
 MASK_OTHERS = "the mask trains tokens that the model didn't sample"
-MASK_HOLES = "the mask leaves out sampled tokens"
 MASK_LENGTH = "tokens and mask differ in length"
 MASK_TOOLS = "the mask trains the text of tools"
-MASK_SHIFTED = "the mask leaves out tokens with a log-probability and trains tokens without one"
-LOGPROBS_OFF = "log-probabilities stand on tokens that weren't sampled"
 ADVANTAGE_OFF = "advantages stand on tokens that aren't trained"
 ADVANTAGE_LENGTH = "advantages and tokens differ in length"
-ADVANTAGE_MISSING = "trained tokens have no advantage, though others of the rollout have one"
 CREDIT = "a reward is credited to a turn or role that the rollout doesn't have"
 STALE = "rollouts are older than allowed"
-FUTURE = "weights sampled that were newer than those that the step began with"
-BACKWARDS = "the version of the weights falls within a rollout"
-VERSION_OFF = "versions stand on tokens that weren't sampled, or are missing on sampled ones"
 TRUNCATED = "truncated rollouts were rewarded"
-UNANSWERED = "tool calls never got an answer"
-
-
-@dataclass(frozen=True)
-class RowCheck:
-    """A check of one rollout."""
-
-    applies: Callable[[Row], bool]
-    """Whether the rollout holds what the check needs."""
-    find: Callable[[Row], Found]
 
 
 def continuation(row: Row) -> Found:
@@ -105,13 +87,7 @@ def masks(row: Row) -> Found:
         if len(it.mask) != len(it.ids):
             yield MASK_LENGTH, f"{_of(it)}{len(it.ids)} tokens, a mask of {len(it.mask)}"
             continue
-        if it.logprobs is not None and it.sampled is not None and len(it.logprobs) == len(it.ids):
-            off = [bool(value) and not s for value, s in zip(it.logprobs, it.sampled, strict=True)]
-            if True in off:
-                start, end = first_run(off)
-                yield LOGPROBS_OFF, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
         if it.sampled is None:
-            yield from _against_logprobs(it)
             runs = _gaps(it.mask)
             if row.blocks and runs < row.blocks:
                 yield (
@@ -122,26 +98,10 @@ def masks(row: Row) -> Found:
                     ),
                 )
             continue
-        for problem, wrong in (
-            (MASK_OTHERS, [bool(m) and not s for m, s in zip(it.mask, it.sampled, strict=True)]),
-            (MASK_HOLES, [it.exact and s and not m for m, s in zip(it.mask, it.sampled, strict=True)]),
-        ):
-            if True in wrong:
-                start, end = first_run(wrong)
-                yield problem, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
-
-
-def _against_logprobs(it: Tokens) -> Found:
-    """Whether tokens with the log-probability 0, as an engine's answer has them for tools, stand in the sampled ones'
-    place. One or two in a row may be sampled with certainty."""
-    if it.logprobs is None or len(it.logprobs) != len(it.ids):
-        return
-    pairs = list(zip(it.mask, it.logprobs, strict=True))
-    if any(value and not bit for bit, value in pairs):
-        runs = [len(list(run)) for empty, run in groupby(bool(bit) and value == 0 for bit, value in pairs) if empty]
-        if max(runs, default=0) > 2:
-            start, end = first_run([bool(value) and not bit for bit, value in pairs])
-            yield MASK_SHIFTED, f"{_of(it)}it leaves out tokens {start} to {end - 1}: {it.excerpt(start, end)}"
+        wrong = [bool(m) and not s for m, s in zip(it.mask, it.sampled, strict=True)]
+        if True in wrong:
+            start, end = first_run(wrong)
+            yield MASK_OTHERS, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
 
 
 def _gaps(mask: object) -> int:
@@ -185,32 +145,13 @@ def token_advantages(row: Row) -> Found:
                 ADVANTAGE_OFF,
                 f"{_of(it)}tokens {start} to {end - 1} have {values[start]:g}: {it.excerpt(start, end)}",
             )
-        trained = [value for value, bit in zip(values, it.mask, strict=True) if bit]
-        if True in off and not all(trained) and any(trained):
-            holes = [bool(bit) and not value for value, bit in zip(values, it.mask, strict=True)]
-            start, end = first_run(holes)
-            yield ADVANTAGE_MISSING, f"{_of(it)}tokens {start} to {end - 1}: {it.excerpt(start, end)}"
 
 
-def versions(row: Row, max_staleness: int | None) -> Found:
-    """Whether weights are fresh enough: at most `max_staleness` versions old, where that is known."""
-    step = "" if row.step is None else f" {row.step}"
-    if row.age is not None and max_staleness is not None and row.age > max_staleness:
+def versions(row: Row, max_staleness: int) -> Found:
+    """Whether weights are fresh enough: at most `max_staleness` versions old."""
+    if row.age is not None and row.age > max_staleness:
+        step = "" if row.step is None else f" {row.step}"
         yield STALE, f"sampled {row.age} versions before its step{step}; {max_staleness} are allowed"
-    if row.age is not None and row.age < 0:
-        yield FUTURE, f"sampled by weights {-row.age} versions newer than its step{step} began with"
-    for it in row.tokens or ():
-        numbers = list(it.versions or ())
-        if it.sampled is not None and len(numbers) == len(it.ids):
-            wrong = [(number >= 0) != bool(s) for number, s in zip(numbers, it.sampled, strict=True)]
-            if True in wrong:
-                start, end = first_run(wrong)
-                yield VERSION_OFF, f"{_of(it)}tokens {start} to {end - 1}: version {numbers[start]}"
-        given = [number for number in numbers if number >= 0]
-        for before, after in pairwise(given):
-            if after < before:
-                yield BACKWARDS, f"{_of(it)}from version {before} to {after}"
-                break
 
 
 def truncation(row: Row) -> Found:
@@ -219,30 +160,18 @@ def truncation(row: Row) -> Found:
         yield TRUNCATED, f"{row.ended}, reward {row.reward:g}"
 
 
-def answers(row: Row) -> Found:
-    """Whether each tool call got an answer."""
-    for call in row.calls or ():
-        # What cut a rollout off explains why its last calls have none.
-        if not call.answered and not (call.last and row.knows_end):
-            where = "the rollout ends with it" if call.last else "the model went on without one"
-            yield UNANSWERED, f"{call.name or 'a call'}, {where}: {quote(call.text)}"
+def checks(max_staleness: int) -> dict[str, tuple[Callable[[Row], bool], Callable[[Row], Found]]]:
+    """By name, whether a rollout holds what a check needs, and the check."""
 
-
-def checks(max_staleness: int | None) -> dict[str, RowCheck]:
-    """The checks by name."""
-
-    def has(field: str) -> Callable[[Row], bool]:
-        return lambda row: any(getattr(it, field) is not None for it in row.tokens or ())
+    def has_advantages(row: Row) -> bool:
+        return any(it.advantages is not None for it in row.tokens or ())
 
     return {
-        "continuation": RowCheck(lambda row: row.exchanges is not None or row.drifts is not None, continuation),
-        "masks": RowCheck(lambda row: row.tokens is not None, masks),
-        "advantages": RowCheck(lambda row: row.misplaced is not None or has("advantages")(row), token_advantages),
-        "versions": RowCheck(
-            lambda row: row.age is not None or has("versions")(row), lambda row: versions(row, max_staleness)
-        ),
-        "truncation": RowCheck(lambda row: row.reward is not None, truncation),
-        "answers": RowCheck(lambda row: row.calls is not None, answers),
+        "continuation": (lambda row: row.exchanges is not None or row.drifts is not None, continuation),
+        "masks": (lambda row: row.tokens is not None, masks),
+        "advantages": (lambda row: row.misplaced is not None or has_advantages(row), token_advantages),
+        "versions": (lambda row: row.age is not None, lambda row: versions(row, max_staleness)),
+        "truncation": (lambda row: row.reward is not None, truncation),
     }
 
 

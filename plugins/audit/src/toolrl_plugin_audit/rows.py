@@ -20,12 +20,7 @@ class Tokens:
     """Not 0 on the tokens that are trained."""
     sampled: Sequence[bool] | None = None
     """True on the tokens that the model wrote, where the format says so."""
-    exact: bool = False
-    """Whether every sampled token has to be trained."""
     advantages: Sequence[float] | None = None
-    logprobs: Sequence[float] | None = None
-    versions: Sequence[int] | None = None
-    """Of the weights that sampled a token, negative on others."""
     decode: Callable[[int, int], str] | None = None
     """The text of a range of tokens."""
     name: str = ""
@@ -54,17 +49,6 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Call:
-    """A tool call."""
-
-    name: str | None
-    text: str
-    answered: bool
-    last: bool = False
-    """Whether the rollout ends with its turn."""
-
-
-@dataclass(slots=True)
 class Row:
     """A rollout."""
 
@@ -75,13 +59,9 @@ class Row:
     compared: bool = True
     """Whether it enters the rewards of its group: training rollouts that didn't fail do."""
     reward: float | None = None
-    stated: float | None = None
-    """The reward as the file states it beside its parts."""
     rewards: dict[str, float | None] = field(default_factory=dict)
     """The parts of the reward."""
     advantage: float | None = None
-    centred: bool = True
-    """Whether the advantages of its group add up to zero: those of tokens may be normalised over a batch."""
     tokens: list[Tokens] | None = None
     exchanges: list[Exchange] | None = None
     drifts: list[str] | None = None
@@ -90,15 +70,12 @@ class Row:
     """Credit for turns or roles that the rollout doesn't have."""
     tools: tuple[str, ...] | None = None
     """The tools that were offered; `("",)` where only their existence is known, None where nothing is."""
-    calls: list[Call] | None = None
+    calls: list[str] | None = None
+    """The tools that were called; an empty name where it isn't known."""
     blocks: int | None = None
     """Stretches of tool text within the trained part, where `tokens` don't say who wrote which token."""
     ended: str | None = None
     """What cut it off; None where nothing did."""
-    marked: bool | None = None
-    """Whether the response's text ends in an end-of-sequence token; None where there is no such text."""
-    knows_end: bool = False
-    """Whether the format says what ended it, not only its text."""
     age: int | None = None
     """Versions between the weights that sampled it and those that it was to train."""
 

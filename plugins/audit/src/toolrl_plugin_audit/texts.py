@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from toolrl_plugin_audit.rows import MENTIONED, Call
+from toolrl_plugin_audit.rows import MENTIONED
 
 _DIALECTS = (
     (r"<tool_call>(?P<a>.*?)</tool_call>", r"<tool_response>"),
@@ -21,10 +21,7 @@ _CALL_OR_ANSWER = re.compile(
 )
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 _OPENED = re.compile(r"\s*(?P<a><think>)|.*(?P<b><tool_call>)\s*\{|.*(?P<c><search>)", re.DOTALL)
-_ENDS = (
-    "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<eos>", "<turn|>",
-    "<|return|>", "<|user|>", "<|observation|>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
-)  # fmt: skip
+_LAST_CALL = re.compile(r"</(?:tool_call|search)>\s*(?:<\|im_end\|>|<\|endoftext\|>|</s>|assistant)?\s*\Z")
 _TOOLS = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
 _NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
 _FUNCTION = re.compile(r'"type"\s*:\s*"function".*?"name"\s*:\s*"([^"]+)"', re.DOTALL)
@@ -36,62 +33,50 @@ _MENTIONED = re.compile(
 _ANSWERS = ("tool", "function", "ipython", "environment")
 
 
-def calls_in_text(text: str) -> tuple[list[Call], int]:
-    """The calls in a response as text, and the stretches of it that tools wrote.
+def calls_in_text(text: str) -> tuple[list[str], int]:
+    """The tools that a response as text calls, and the stretches of it that tools wrote.
 
     Of dialects in which nothing is answered only `<tool_call>` and `<search>` count: a block of code alone is no call.
     """
     if "<" not in text and "```" not in text:
         return [], 0
     text = _THINKING.sub("", text)
-    calls: list[Call] = []
-    waiting: list[Call] = []
+    calls: list[str] = []
     blocks, after_answer = 0, False
     dialects = {number for number, (_, answer) in enumerate(_DIALECTS) if number < 2 or re.search(answer, text)}
-    end = 0
     for match in _CALL_OR_ANSWER.finditer(text):
         kind = match.lastgroup or ""
         if kind.startswith("answer"):
             blocks += not after_answer
             after_answer = True
-            if waiting:
-                waiting.pop(0).answered = True
         elif "abcde".index(kind) in dialects and (kind != "a" or _is_call(match[kind])):
-            if after_answer:
-                waiting = []
             after_answer = False
             name = _NAME.search(match[kind])
-            calls.append(Call(name[1] if name else ("search" if kind == "b" else None), match[0], answered=False))
-            waiting.append(calls[-1])
-            end = match.end()
-    for call in waiting:
-        call.last = not text[end:].strip(" \n") or text[end:].strip() in (
-            "<|im_end|>",
-            "<|endoftext|>",
-            "</s>",
-            "assistant",
-        )
+            calls.append(name[1] if name else "search" if kind == "b" else "")
     return calls, blocks
 
 
-def unclosed(text: str) -> str | None:
-    """How a text shows that it was cut off: thinking, a call or a query that it began last and didn't close."""
+def cut_off(text: str) -> str | None:
+    """How a text shows that it was cut off: it ends in a call, or in thinking, a call or a query that isn't closed."""
     text = _THINKING.sub("", text) if "<" in text else ""
     match = _OPENED.match(text)
     if match is not None and f"</{match[match.lastgroup or 0][1:]}" not in text[match.end() :]:
         return f"it ends inside {match[match.lastgroup or 0]}"
-    return None
+    return "it ends in a call without an answer" if _LAST_CALL.search(text) else None
+
+
+def transcript_cut_off(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """The same of a conversation."""
+    if not messages or messages[-1].get("role") != "assistant":
+        return "it ends in a tool's answer" if messages and is_answer(messages[-1]) else None
+    called = next(calls_of(messages[-1]), None)
+    return "it ends in a call without an answer" if called else cut_off(content(messages[-1]))
 
 
 def _is_call(text: str) -> bool:
     """Whether a tagged text is a call that any parser reads; what a random model puts into tags isn't."""
     call = _json(text)
     return "<function=" in text or (isinstance(call, dict) and isinstance(call.get("name"), str))
-
-
-def is_marked(text: str) -> bool:
-    """Whether a text ends in an end-of-sequence token."""
-    return text.rstrip().endswith(_ENDS)
 
 
 def tools_in_prompt(text: str) -> tuple[str, ...] | None:
@@ -139,30 +124,16 @@ def content(message: Mapping[str, Any]) -> str:
     return "".join(str(part.get("text") or "") if isinstance(part, Mapping) else str(part) for part in parts)
 
 
-def calls_in_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Call], int]:
-    """The calls of assistant messages, and the stretches of messages by tools."""
-    calls: list[Call] = []
-    blocks, before = 0, ""
-    for number, message in enumerate(messages):
-        role = str(message.get("role"))
+def calls_in_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[list[str], int]:
+    """The tools that assistant messages call, and the stretches of messages by tools."""
+    calls: list[str] = []
+    blocks, after_answer = 0, False
+    for message in messages:
         answers = is_answer(message)
-        blocks += answers and before != "answer"
-        before = "answer" if answers else role
-        if role != "assistant":
-            continue
-        made = list(_calls_of(message))
-        following = []
-        for later in messages[number + 1 :]:
-            if later.get("role") == "assistant":
-                break
-            if is_answer(later):
-                following.append(later)
-        last = not any(later.get("role") == "assistant" for later in messages[number + 1 :])
-        known = {str(it["tool_call_id"]) for it in following if it.get("tool_call_id")}
-        for place, (identifier, name, text) in enumerate(made):
-            by_id = identifier and len(known) == len(following) and known
-            answered = identifier in known if by_id else place < len(following)
-            calls.append(Call(name, text, answered, last))
+        blocks += answers and not after_answer
+        after_answer = answers
+        if message.get("role") == "assistant":
+            calls += [name for name, _ in calls_of(message)]
     return calls, blocks
 
 
@@ -171,20 +142,13 @@ def is_answer(message: Mapping[str, Any]) -> bool:
     return message.get("role") in _ANSWERS or (message.get("role") == "user" and "<tool_response>" in content(message))
 
 
-def _calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str | None, str]]:
-    """Id, name and text of each call of a message."""
+def calls_of(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and text of each call of a message."""
     made = message.get("tool_calls")
     for call in made if made is not None else ():
         call = as_json(call)
-        if not isinstance(call, Mapping):
-            continue
-        inner = call.get("function") or call
-        inner = inner if isinstance(inner, Mapping) else {}
-        name, arguments = inner.get("name"), inner.get("arguments")
-        shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-        yield call.get("id"), name, f"{name}({shown})"
-
-
-def transcript_end(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The text of the last message, where the model wrote it."""
-    return content(messages[-1]) if messages and messages[-1].get("role") == "assistant" else ""
+        inner = call.get("function") or call if isinstance(call, Mapping) else None
+        if isinstance(inner, Mapping):
+            name, arguments = inner.get("name"), inner.get("arguments")
+            shown = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+            yield str(name or ""), f"{name}({shown})"

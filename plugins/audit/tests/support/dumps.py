@@ -62,16 +62,8 @@ def _episode(step: int, group: int, index: int) -> Episode:
     trajectory = Trajectory(ids, mask, logprobs, versions, 3, turns, (*messages, Message("assistant", "3")))
     name = f"train-{step}/{group}/t{group}"
     reward = RewardEntry(None, "reward:exact", REWARDS[(index + group) % 4])
-    return Episode(
-        f"{name}#{index}",
-        Task(f"t{group}", messages[:1]),
-        "default",
-        name,
-        index,
-        (trajectory,),
-        "no_call",
-        rewards=(reward,),
-    )
+    task = Task(f"t{group}", messages[:1])
+    return Episode(f"{name}#{index}", task, "default", name, index, (trajectory,), "no_call", rewards=(reward,))
 
 
 def write_toolrl(folder: Path, change: Change) -> None:
@@ -100,19 +92,14 @@ def write_toolrl(folder: Path, change: Change) -> None:
 # verl
 
 
-def write_verl(folder: Path, change: Change, *, version: str = "0.5") -> None:
-    """`RayPPOTrainer._dump_generations`, verl/trainer/ppo/ray_trainer.py: `gts` since 0.5; `PPOTrainer` of
-    verl/trainer/ppo/v1/trainer_base.py adds `uid`, `<uid>_<session>_<index>`. Special tokens aren't decoded."""
+def write_verl(folder: Path, change: Change) -> None:
+    """`RayPPOTrainer._dump_generations`, verl/trainer/ppo/ray_trainer.py. Special tokens aren't decoded."""
     listed = json.dumps(TOOL)
     records = []
     for step, group, index in rollouts():
         prompt = f"system\n# Tools\n<tools>\n{listed}\n</tools>\nuser\nWhat is {group} + 2?\nassistant\n"
         output = f"{CALL}\nuser\n<tool_response>\n3\n</tool_response>\nassistant\nIt is 3."
         record = {"input": prompt, "output": output, "gts": "3", "score": REWARDS[(index + group) % 4], "step": step}
-        if version == "0.3":
-            del record["gts"]
-        elif version == "v1":
-            record["uid"] = f"6f1c-{step}-{group}_{index}_0"
         records.append(record | {"acc": record["score"]})
     change(records)
     folder.mkdir(parents=True, exist_ok=True)
@@ -141,15 +128,8 @@ def write_trl(folder: Path, change: Change) -> None:
             {"role": "user", "content": f"{group} + 2?"},
         ]
         at = (index + group) % 4
-        records.append(
-            {
-                "step": step,
-                "prompt": prompt,
-                "completion": completion,
-                "correct_reward": REWARDS[at],
-                "advantage": ADVANTAGES[at],
-            }
-        )
+        record = {"step": step, "prompt": prompt, "completion": completion}
+        records.append(record | {"correct_reward": REWARDS[at], "advantage": ADVANTAGES[at]})
     change(records)
     (folder / "completions").mkdir(parents=True, exist_ok=True)
     for step in (1, 2):
@@ -159,132 +139,79 @@ def write_trl(folder: Path, change: Change) -> None:
 
 # prime-rl
 
+USER = {"role": "user", "content": "1 + 2?"}
+ANSWERED = {"role": "tool", "content": "3", "tool_call_id": "call_1"}
+SAID = {"role": "assistant", "content": "It is 3."}
+OUTPUT = """{
+  "example_id": 0, "task": "calc", "prompt": [], "completion": [], "answer": "3", "reward": 0.0, "advantage": 0.0,
+  "is_completed": true, "is_truncated": false, "stop_condition": "no_tools_called", "metrics": {"num_turns": 2.0},
+  "error": null, "trajectory": [], "tool_defs": [{"name": "calculator", "description": "", "parameters": {}}],
+  "policy_version": 0
+}"""
+REQUEST = """{
+  "prompt": [], "completion": [], "response": {}, "reward": null, "advantage": null, "is_truncated": false,
+  "trajectory_id": "r0", "extras": {}, "tokens": {
+    "prompt_ids": [], "prompt_mask": [], "completion_ids": [], "completion_mask": [], "completion_logprobs": [],
+    "overlong_prompt": false, "is_truncated": false
+  }
+}"""
+TRACE = """{
+  "version": 1, "id": "", "task": {"type": "Calc", "data": {"idx": 0}}, "nodes": [],
+  "tools": [{"name": "calculator", "description": "", "parameters": {}}],
+  "calls": [{"node": 1, "finish_reason": "tool_calls"}, {"node": 3, "finish_reason": "stop"}],
+  "rewards": {"exact": {"score": 0.0, "weight": 1.0}}, "metrics": {}, "info": {}, "is_completed": true, "ok": true,
+  "stop_condition": "agent_completed", "errors": [], "kind": "train", "env_name": "calc", "group_id": "",
+  "policy_version": 0, "off_policy_steps": 0, "advantage": 0.0
+}"""
+
 
 def write_prime(folder: Path, change: Change) -> None:
     """`rollouts/step_<n>/train_rollouts.jsonl` of `RolloutOutput`s (verifiers/types.py, `TrajectoryStep` and
     `TrajectoryStepTokens`), with the advantage that prime_rl/orchestrator adds."""
-    user = {"role": "user", "content": "1 + 2?"}
+    function = {"name": "calculator", "arguments": '{"expression": "1 + 2"}'}
     called = {
         "role": "assistant",
         "content": "",
-        "tool_calls": [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {"name": "calculator", "arguments": '{"expression": "1 + 2"}'},
-            }
-        ],
+        "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
     }
-    answer = {"role": "tool", "content": "3", "tool_call_id": "call_1"}
-    final = {"role": "assistant", "content": "It is 3."}
     records = []
     for step, group, index in rollouts():
         at = (index + group) % 4
+        record = json.loads(OUTPUT) | {"example_id": group, "reward": REWARDS[at], "advantage": ADVANTAGES[at]}
         trajectory = [
-            _step([user], [called], PROMPT, SAMPLED, f"r{index}"),
-            _step([user, called, answer], [final], PROMPT + SAMPLED + ANSWER, FINAL, f"r{index}"),
+            _request([USER], [called], PROMPT, SAMPLED, f"r{index}"),
+            _request([USER, called, ANSWERED], [SAID], PROMPT + SAMPLED + ANSWER, FINAL, f"r{index}"),
         ]
-        records.append(
-            {
-                "example_id": group,
-                "task": "calc",
-                "prompt": [user],
-                "completion": [called, answer, final],
-                "answer": "3",
-                "reward": REWARDS[at],
-                "advantage": ADVANTAGES[at],
-                "is_completed": True,
-                "is_truncated": False,
-                "stop_condition": "no_tools_called",
-                "metrics": {"num_turns": 2.0},
-                "error": None,
-                "trajectory": trajectory,
-                "tool_defs": [{"name": "calculator", "description": "", "parameters": {}}],
-                "policy_version": step - 1,
-                "_step": step,
-            }
-        )
+        record |= {"prompt": [USER], "completion": [called, ANSWERED, SAID], "trajectory": trajectory}
+        records.append(record | {"policy_version": step - 1, "_step": step})
     _write_steps(folder, records, change)
 
 
-def _step(prompt: Any, completion: Any, prompt_ids: list[int], ids: list[int], thread: str) -> dict[str, Any]:
-    tokens = {
-        "prompt_ids": prompt_ids,
-        "prompt_mask": [0] * len(prompt_ids),
-        "completion_ids": ids,
-        "completion_mask": [1] * len(ids),
-        "completion_logprobs": [-0.5] * len(ids),
-        "overlong_prompt": False,
-        "is_truncated": False,
-    }
-    return {
-        "prompt": prompt,
-        "completion": completion,
-        "response": {},
-        "tokens": tokens,
-        "reward": None,
-        "advantage": None,
-        "is_truncated": False,
-        "trajectory_id": thread,
-        "extras": {},
-    }
+def _request(prompt: Any, completion: Any, prompt_ids: list[int], ids: list[int], thread: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(REQUEST) | {"prompt": prompt, "completion": completion, "trajectory_id": thread}
+    record["tokens"] |= {"prompt_ids": prompt_ids, "prompt_mask": [0] * len(prompt_ids), "completion_ids": ids}
+    record["tokens"] |= {"completion_mask": [1] * len(ids), "completion_logprobs": [-0.5] * len(ids)}
+    return record
 
 
 def write_prime_trace(folder: Path, change: Change) -> None:
     """The same file by `Rollout.to_dict` (prime_rl/orchestrator/types.py): traces of verifiers.v1 (trace.py)."""
-    called = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "call_1", "name": "calculator", "arguments": '{"expression": "1 + 2"}'}],
-    }
-    messages = (
-        {"role": "user", "content": "1 + 2?"},
-        called,
-        {"role": "tool", "content": "3", "tool_call_id": "call_1"},
-        {"role": "assistant", "content": "It is 3."},
-    )
+    call = {"id": "call_1", "name": "calculator", "arguments": '{"expression": "1 + 2"}'}
+    messages = (USER, {"role": "assistant", "content": None, "tool_calls": [call]}, ANSWERED, SAID)
+    # An assistant's node begins with the generation prompt.
+    spans = (PROMPT[:2], [PROMPT[2], *SAMPLED], ANSWER, FINAL)
+    masks = ([False] * 2, [False, True, True, True], [False] * 2, [True] * 2)
     records = []
     for step, group, index in rollouts():
         at = (index + group) % 4
-        # An assistant's node begins with the generation prompt.
-        spans = (PROMPT[:2], [PROMPT[2], *SAMPLED], ANSWER, FINAL)
-        masks = ([False] * 2, [False, True, True, True], [False] * 2, [True] * 2)
-        nodes = [
-            {
-                "parent": number - 1 if number else None,
-                "message": message,
-                "sampled": message["role"] == "assistant",
-                "token_ids": ids,
-                "mask": mask,
-                "logprobs": [-0.5] * sum(mask),
-                "advantages": [ADVANTAGES[at]] * sum(mask) or None,
-            }
-            for number, (message, ids, mask) in enumerate(zip(messages, spans, masks, strict=True))
-        ]
-        records.append(
-            {
-                "version": 1,
-                "id": f"{step}{group}{index}",
-                "task": {"type": "Calc", "data": {"idx": group}},
-                "tools": [{"name": "calculator", "description": "", "parameters": {}}],
-                "nodes": nodes,
-                "calls": [{"node": 1, "finish_reason": "tool_calls"}, {"node": 3, "finish_reason": "stop"}],
-                "rewards": {"exact": {"score": REWARDS[at], "weight": 1.0}},
-                "metrics": {},
-                "info": {},
-                "is_completed": True,
-                "ok": True,
-                "stop_condition": "agent_completed",
-                "errors": [],
-                "kind": "train",
-                "env_name": "calc",
-                "group_id": f"g{step}-{group}",
-                "policy_version": step - 1,
-                "off_policy_steps": 0,
-                "advantage": ADVANTAGES[at],
-                "_step": step,
-            }
-        )
+        record = json.loads(TRACE) | {"id": f"{step}{group}{index}", "group_id": f"g{step}-{group}", "_step": step}
+        record |= {"policy_version": step - 1, "advantage": ADVANTAGES[at]}
+        record["rewards"]["exact"]["score"] = REWARDS[at]
+        for number, (message, ids, mask) in enumerate(zip(messages, spans, masks, strict=True)):
+            node = {"parent": number - 1 if number else None, "message": dict(message), "token_ids": ids, "mask": mask}
+            node |= {"sampled": message["role"] == "assistant", "logprobs": [-0.5] * sum(mask)}
+            record["nodes"].append(node | {"advantages": [ADVANTAGES[at]] * sum(mask) or None})
+        records.append(record)
     _write_steps(folder, records, change)
 
 
@@ -331,26 +258,11 @@ def _without_calls_toolrl(records: Records) -> None:
 def _restated(records: Records) -> None:
     """A trace whose second prompt has the sampled call as other tokens: verifiers.v1 branches there."""
     nodes = records[4]["nodes"]
-    again = {
-        **nodes[1],
-        "sampled": False,
-        "token_ids": [3, 99, 12],
-        "mask": [False] * 3,
-        "logprobs": [],
-        "advantages": None,
-    }
-    called = {
-        **again["message"],
-        "tool_calls": [{**again["message"]["tool_calls"][0], "arguments": '{"expression":"1 + 2"}'}],
-    }
-    nodes.insert(2, again | {"message": called})
+    call = nodes[1]["message"]["tool_calls"][0] | {"arguments": '{"expression":"1 + 2"}'}
+    again = nodes[1] | {"sampled": False, "token_ids": [3, 99, 12], "mask": [False] * 3, "advantages": None}
+    nodes.insert(2, again | {"message": nodes[1]["message"] | {"tool_calls": [call]}})
     nodes[3]["parent"], nodes[4]["parent"] = 2, 3
     records[4]["calls"][1]["node"] = 4
-
-
-def _unanswered_trace(records: Records) -> None:
-    del records[4]["nodes"][2]
-    records[4]["nodes"][2]["parent"] = 1
 
 
 def _swapped(records: Records) -> None:
@@ -359,23 +271,17 @@ def _swapped(records: Records) -> None:
         record["advantage"] = -record["advantage"]
 
 
+def _drifting(ids: str) -> Records:
+    return [{"prompt_ids": PROMPT, ids: SAMPLED}, {"prompt_ids": [*PROMPT, 10, 13, 20], ids: FINAL}]
+
+
 VERL_TOKENS = {"response_ids": [10, 11, 20, 21, 30], "response_mask": [1, 1, 0, 0, 1]}
 CUT = "\n<tool_call>\n{"
 FAULTS: dict[str, dict[str, Change]] = {
     "continuation": {
         "toolrl": _set("ids", 3, to=30),
-        "verl": _all(
-            turns=[
-                {"prompt_ids": PROMPT, "response_ids": SAMPLED},
-                {"prompt_ids": [*PROMPT, 10, 13, 20], "response_ids": FINAL},
-            ]
-        ),
-        "trl": _all(
-            turns=[
-                {"prompt_ids": PROMPT, "completion_ids": SAMPLED},
-                {"prompt_ids": [*PROMPT, 10, 13, 20], "completion_ids": FINAL},
-            ]
-        ),
+        "verl": _all(turns=_drifting("response_ids")),
+        "trl": _all(turns=_drifting("completion_ids")),
         "prime": _set("trajectory", 1, "tokens", "prompt_ids", to=[*PROMPT, 10, 13, 12, *ANSWER]),
         "prime_trace": _restated,
     },
@@ -420,13 +326,6 @@ FAULTS: dict[str, dict[str, Change]] = {
         "trl": lambda records: [it["completion"][2].update(content="<think>I") for it in records[4:8]],
         "prime": lambda records: [it.update(is_truncated=True) for it in records[4:8]],
         "prime_trace": lambda records: [it.update(stop_condition="max_turns") for it in records[4:8]],
-    },
-    "answers": {
-        "toolrl": _set("turns", 0, "calls", to=[]),
-        "verl": _set("output", to=f"{CALL}\nassistant\nIt is 3."),
-        "trl": lambda records: records[4]["completion"].pop(1),
-        "prime": lambda records: records[4]["completion"].pop(1),
-        "prime_trace": _unanswered_trace,
     },
 }
 

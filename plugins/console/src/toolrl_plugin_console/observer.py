@@ -31,6 +31,8 @@ from toolrl_plugin_console.texts import episode_text, metrics_line, shown_path
 
 _METRICS = ("accuracy", "errors/count", "reward/mean", "calls/mean", "usage/cost", "loss", "time/step")
 """Of a line."""
+_SAMPLE_CHARACTERS = 2000
+"""Of a printed episode; a longer one is cut in the middle."""
 _NOTEBOOK_SECONDS = 1.0
 """Between two updates of a notebook's output."""
 
@@ -61,11 +63,10 @@ class ConsoleObserver:
         self._options = options
         self._clock = clock
         out = file or sys.stdout
-        no_color = None if options.color is None else not options.color
         self._notebook = _notebook_output() if file is None else None
         # A notebook's stdout says that it is a terminal.
-        terminal = options.color or (None if self._notebook is None else False)
-        self._console = _Console(file=out, no_color=no_color, force_terminal=terminal, force_jupyter=False)
+        terminal = None if self._notebook is None else False
+        self._console = _Console(file=out, force_terminal=terminal, force_jupyter=False)
         # FORCE_COLOR makes any file a terminal to rich; a notebook runs its `!toolrl` on a pseudo-terminal.
         by_notebook = "JPY_PARENT_PID" in os.environ
         drawn = getattr(out, "isatty", bool)() and self._console.is_interactive and not by_notebook
@@ -134,7 +135,7 @@ class ConsoleObserver:
             self._print(self._line(report))
         every = self._options.sample_every
         if sample is not None and not evaluation and every and self._due(every, report.step):
-            self._print(episode_text(sample, self._options.sample_characters))
+            self._print(episode_text(sample, _SAMPLE_CHARACTERS))
         self._refresh()
 
     def toolrl_checkpoint_saved(self, run: RunInfo, step: int, path: Path) -> None:

@@ -12,11 +12,9 @@ class ConsoleOptions(BaseModel):
 
     every: int = Field(1, ge=1, description="Print a line each so many steps; the view in place shows every step.")
     sample_every: int = Field(10, ge=0, description="Print one episode each so many steps; 0 for none.")
-    sample_characters: int = Field(2000, ge=100, description="A printed episode is cut in the middle to this length.")
     metrics: list[str] = Field(
         default_factory=list, description="Metrics to show besides the usual ones, by their names in metrics.jsonl."
     )
     live: bool | None = Field(
         None, description="A view of the present phase that is drawn in place; None for where there is a terminal."
     )
-    color: bool | None = Field(None, description="None for where there is a terminal and NO_COLOR isn't set.")

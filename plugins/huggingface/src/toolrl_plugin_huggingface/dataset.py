@@ -46,21 +46,12 @@ def _loaded(options: HuggingFaceOptions, path: Path | None, where: str) -> Any:
     if path is not None and path.is_file():
         source = BUILDERS[path.suffix]
         arguments["data_files"] = str(path)
-        if path.suffix == ".tsv":
-            arguments["sep"] = "\t"
     else:
         source = options.path if path is None else str(path)
         arguments |= {"data_files": options.files or None, "revision": options.revision}
     try:
         found = datasets.load_dataset(source, options.config, **arguments)
         return _first_rows(found, options.limit) if options.streaming else found
-    except ConnectionError as error:
-        raise DataError(
-            f"{options.path!r} isn't in the cache, and the Hub can't be reached",
-            where=where,
-            hint=f"Where it can, run `hf download {options.path} --repo-type dataset --local-dir FOLDER`, and name "
-            "that folder here.",
-        ) from error
     except Exception as error:  # the library raises its own errors, ValueError, OSError and Arrow's
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{options.path!r} can't be loaded: {lines[0]}", where=where) from error

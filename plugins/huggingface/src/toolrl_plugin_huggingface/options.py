@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
 from typing import Self
 
@@ -12,16 +11,8 @@ from toolrl.builtin.datasets import FieldMapping
 from toolrl.errors import DataError
 from toolrl_common.hub import check_on_hub
 
-BUILDERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+BUILDERS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 """What reads a file, by its ending."""
-
-
-def check() -> str:
-    """The version of `datasets`. Raises DataError where it isn't installed."""
-    try:
-        return f"datasets {metadata.version('datasets')}"
-    except metadata.PackageNotFoundError as error:
-        raise DataError("the library `datasets` isn't installed", hint="pip install datasets") from error
 
 
 class HuggingFaceOptions(BaseModel):
@@ -55,9 +46,7 @@ class HuggingFaceOptions(BaseModel):
         return path if like_a_path else None
 
     def check_files(self) -> None:
-        """Raises DataError without the library, for a file or folder that isn't there, and for a name that the Hub
-        doesn't know."""
-        check()
+        """Raises DataError for a file or folder that isn't there, and for a name that the Hub doesn't know."""
         path = self.local
         if path is not None and not path.exists():
             hint = f"Relative paths start at {str(Path.cwd())!r}."

@@ -19,5 +19,4 @@ def toolrl_datasets() -> Iterator[Component[TaskSource]]:
         "toolrl_plugin_huggingface.dataset:load",
         summary="Data sets of the Hugging Face Hub, and files, through `datasets`.",
         options="toolrl_plugin_huggingface.options:HuggingFaceOptions",
-        check="toolrl_plugin_huggingface.options:check",
     )

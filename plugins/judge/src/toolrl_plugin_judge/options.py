@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from toolrl.config.tool_policy import BreakerOptions, RetryOptions
 from toolrl_common.chat_api import ApiOptions
 
 TEMPLATE_FIELDS = ("question", "answer", "response", "rubric", "format")
-
-
-class Criterion(BaseModel, extra="forbid", frozen=True):
-    """One thing that the judge scores by itself."""
-
-    name: str = Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_]{0,39}$",
-        description="Its key in the verdict, and `criterion_NAME` among the metrics.",
-    )
-    description: str = Field(min_length=1, description="Its description for the judge.")
-    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="Its share of the score, against the others'.")
 
 
 class JudgeOptions(ApiOptions):
@@ -32,14 +20,11 @@ class JudgeOptions(ApiOptions):
         min_length=1,
         description="What makes a response good; None asks whether it answers the question correctly.",
     )
-    criteria: list[Criterion] = Field(
-        [], description="Things that the judge scores one by one; the score is their weighted mean."
-    )
     template: str | None = Field(
         None,
         min_length=1,
-        description="The question to the judge, with the fields {question}, {answer}, {response}, {rubric}, {format} "
-        "and {extra.NAME} for a field of the row; None for the plugin's own.",
+        description="The question to the judge, with the fields {question}, {answer}, {response}, {rubric} and "
+        "{format}; None for the plugin's own.",
     )
     system: str | None = Field(None, min_length=1, description="A system message for the judge; None for none.")
     judge: Literal["final", "all", "answer", "transcript"] = Field(
@@ -51,14 +36,6 @@ class JudgeOptions(ApiOptions):
         20_000, ge=100, description="Of a longer response the middle is left out, and a note takes its place."
     )
 
-    verdict: Literal["json", "boxed", "line"] = Field(
-        "json",
-        description="How the judge answers: with one JSON object, with `\\boxed{x}` in the last line, or with "
-        "`Score: x` in the last line.",
-    )
-    structured: Literal["none", "json_object", "json_schema"] = Field(
-        "none", description="The API's `response_format`, which holds the judge to JSON; not every server has it."
-    )
     scale: tuple[float, float] = Field(
         (0.0, 10.0), description="The worst and the best score; the reward is 0 for the one and 1 for the other."
     )
@@ -69,16 +46,12 @@ class JudgeOptions(ApiOptions):
     temperature: float | None = Field(
         0.0,
         ge=0,
-        description="At which the judge samples; None sends none. Left out with several samples, it is 1.",
+        description="At which the judge samples; None sends none.",
     )
     max_tokens: int | None = Field(1024, ge=1, description="Tokens of the judge's reply; None sends no limit.")
-    seed: int | None = Field(None, description="Sent as `seed`, one more for each further sample; None sends none.")
-    extra_body: dict[str, Any] = Field({}, description="More fields of the request, such as `chat_template_kwargs`.")
-    samples: int = Field(1, ge=1, le=64, description="So many verdicts are asked for and combined.")
-    combine: Literal["mean", "median", "majority"] = Field(
-        "mean", description="How several verdicts become one; of equal majorities the mean."
+    extra_body: dict[str, Any] = Field(
+        {}, description="More fields of the request, such as `response_format` or `seed`."
     )
-
     on_failure: float | None = Field(
         None,
         allow_inf_nan=False,
@@ -86,9 +59,6 @@ class JudgeOptions(ApiOptions):
         "which is then left out of training. A wrong key, address or request always fails it.",
     )
     cache: int = Field(10_000, ge=1, description="So many verdicts are kept in memory for equal questions.")
-    cache_dir: Path | None = Field(
-        None, description="A folder in which verdicts are kept for other runs as well; None for none."
-    )
     timeout: float = Field(60.0, gt=0, description="Seconds that an answer may take.")
     queue_timeout: float = Field(600.0, gt=0, description="Seconds that a question may wait for its turn.")
     retry: RetryOptions | None = Field(
@@ -106,22 +76,3 @@ class JudgeOptions(ApiOptions):
         if not value[0] < value[1] or value[1] - value[0] == float("inf"):
             raise ValueError(f"the worst score has to be below the best, got {list(value)}")
         return value
-
-    @field_validator("criteria")
-    @classmethod
-    def _names_differ(cls, value: list[Criterion]) -> list[Criterion]:
-        if len({it.name for it in value}) < len(value):
-            raise ValueError("two criteria have one name")
-        return value
-
-    @model_validator(mode="after")
-    def _no_idle_options(self) -> Self:
-        if self.criteria and self.verdict != "json":
-            raise ValueError(f"criteria need `verdict: json`: one score is all that {self.verdict!r} can say")
-        if self.structured != "none" and self.verdict != "json":
-            raise ValueError(f"structured {self.structured!r} needs `verdict: json`")
-        if "combine" in self.model_fields_set and self.samples == 1:
-            raise ValueError("combine does nothing with one sample")
-        if self.samples > 1 and self.temperature == 0 and "temperature" in self.model_fields_set:
-            raise ValueError("samples at temperature 0 are all the same; raise it, or leave it out")
-        return self

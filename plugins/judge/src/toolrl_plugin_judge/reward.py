@@ -6,18 +6,14 @@ training, unless the config gives a value for that case. It is never a silent 0.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import statistics
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 from toolrl.errors import RewardError, ToolError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
 from toolrl_common.http_client import without_secrets
-from toolrl_plugin_judge.asker import Asked, Asker, JudgeAnswerError
+from toolrl_plugin_judge.asker import Asker, JudgeAnswerError
 from toolrl_plugin_judge.options import JudgeOptions
 from toolrl_plugin_judge.prompt import JudgePrompt, judged_text
 
@@ -45,28 +41,22 @@ class JudgeReward:
             await asker.__aexit__()
 
     async def score(self, episode: Episode) -> Score:
-        """The verdict. Raises RewardError where there is none, DataError for a row that lacks a field."""
+        """The verdict. Raises RewardError where there is none."""
         fields = self._prompt.fields(episode.task, judged_text(episode, self._options))
-        async with nullcontext(self._asker) if self._asker else Asker(self._options, self._prompt) as asker:
-            samples = (asker.ask(fields, sample, episode.id) for sample in range(self._options.samples))
-            found = await asyncio.gather(*samples, return_exceptions=True)
-        asked = [it for it in found if isinstance(it, Asked)]
-        failures = [it for it in found if isinstance(it, ToolError)]
-        for it in found:
-            if isinstance(it, BaseException) and it not in failures:
-                raise it
-        metrics = self._effort(asked, failures)
-        if not asked:
-            return self._failed(failures[0], metrics)
-        combined = [self._combined([it.scores[name] for it in asked]) for name in asked[0].scores]
-        scores = dict(zip(asked[0].scores, combined, strict=True))
-        value = self._value(scores)
-        metrics |= {f"criterion_{name}": self._share(score) for name, score in scores.items() if self._options.criteria}
+        try:
+            async with nullcontext(self._asker) if self._asker else Asker(self._options, self._prompt) as asker:
+                score, metrics = await asker.ask(fields, episode.id)
+        except ToolError as error:
+            return self._failed(error)
+        if self._options.on_failure is not None:
+            metrics["failed"] = 0.0
+        low, high = self._options.scale
+        value = (score - low) / (high - low)
         if self._options.correct_from is not None:
             metrics["correct"] = float(value >= self._options.correct_from)
         return Score(value, metrics=metrics)
 
-    def _failed(self, error: ToolError, metrics: Mapping[str, float]) -> Score:
+    def _failed(self, error: ToolError) -> Score:
         if self._options.on_failure is None:
             what = "its replies can't be read" if isinstance(error, JudgeAnswerError) else "it can't be asked"
             raise RewardError(
@@ -82,34 +72,5 @@ class JudgeReward:
                 self._name,
                 error,
             )
-        return Score(self._options.on_failure, metrics={**metrics, "failed": 1.0})
-
-    def _effort(self, asked: Sequence[Asked], failures: Sequence[ToolError]) -> dict[str, float]:
-        """What it took, as metrics."""
-        count, unreadable = len(asked) + len(failures), sum(isinstance(it, JudgeAnswerError) for it in failures)
-        metrics = {"unreadable": unreadable / count, "cache_hits": sum(it.cached for it in asked) / count}
-        seconds = [it.seconds for it in asked if not it.cached]
-        if seconds:
-            metrics["seconds"] = statistics.fmean(seconds)
-            metrics["retries"] = statistics.fmean(it.retries for it in asked if not it.cached)
-        return metrics if self._options.on_failure is None else {**metrics, "failed": 0.0}
-
-    def _combined(self, scores: Sequence[float]) -> float:
-        if self._options.combine == "median":
-            return statistics.median(scores)
-        if self._options.combine == "majority":
-            counts = Counter(scores)
-            most = max(counts.values())
-            return statistics.fmean(score for score, count in counts.items() if count == most)
-        return statistics.fmean(scores)
-
-    def _value(self, scores: Mapping[str, float]) -> float:
-        criteria = self._options.criteria
-        if not criteria:
-            return self._share(next(iter(scores.values())))
-        total = sum(it.weight for it in criteria)
-        return sum(it.weight * self._share(scores[it.name]) for it in criteria) / total
-
-    def _share(self, score: float) -> float:
-        low, high = self._options.scale
-        return (score - low) / (high - low)
+        unreadable = float(isinstance(error, JudgeAnswerError))
+        return Score(self._options.on_failure, metrics={"unreadable": unreadable, "cache_hits": 0.0, "failed": 1.0})

@@ -6,10 +6,7 @@ import os
 
 from pydantic import Field
 
-from toolrl.errors import ConfigError
 from toolrl_common.tracking import TrackerOptions
-
-SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "file", "")
 
 
 class MlflowOptions(TrackerOptions):
@@ -26,17 +23,3 @@ class MlflowOptions(TrackerOptions):
     def uri(self) -> str:
         """Where runs are kept."""
         return self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
-
-    def check_files(self) -> None:
-        """Raises ConfigError for an address that MLflow doesn't take."""
-        scheme = self.uri.partition(":")[0].partition("+")[0] if ":" in self.uri else ""
-        if scheme not in SCHEMES and self.uri != "databricks":
-            raise ConfigError(
-                f"mlflow knows no address {self.uri!r}",
-                hint="Take http://HOST:PORT of a server, or sqlite:///FILE.",
-            )
-        if scheme in ("file", "") and self.uri != "databricks" and not os.environ.get("MLFLOW_ALLOW_FILE_STORE"):
-            raise ConfigError(
-                f"mlflow refuses folders such as {self.uri!r}",
-                hint="Take sqlite:///FILE, or set MLFLOW_ALLOW_FILE_STORE=true.",
-            )

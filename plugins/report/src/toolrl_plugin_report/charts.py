@@ -60,30 +60,18 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
         Chart("Loss", ("loss",)),
         Chart("Parts of the loss", ("loss/*",)),
         Chart("Entropy", ("entropy",), "", "Of the policy on all sampled tokens, in nats: the mean of −log p."),
-        Chart(
-            "KL divergence", ("kl",), "", "From the reference: the policy at the start of the run, unless it follows."
-        ),
+        Chart("KL divergence", ("kl",), "", "From the reference: the policy at the start of the run, as a rule."),
         Chart("KL of the update", ("approx_kl",), "", "From the policy as it was before the step's first update."),
         Chart("Clipped tokens", ("clip_fraction",), "share", "Share of tokens whose ratio was clipped."),
         Chart("Clipped, by side", ("clip/*",), "share", "Share of tokens clipped below and above."),
         Chart("Ratio", ("ratio/*",), "", "Probability under the trained policy over that under the sampling one."),
         Chart("Gradient norm", ("grad_norm",), "", "Before clipping."),
         Chart("Learning rate", ("learning_rate",)),
-        Chart(
-            "Log-probability mismatch",
-            ("logprob_mismatch/max", "logprob_mismatch/mean"),
-            "",
-            "Distance between the engine's log-probabilities and the trainer's, on trained tokens.",
-        ),
+        Chart("Log-probability mismatch", ("logprob_mismatch/*",), "", "Between engine and trainer on trained tokens."),
         Chart("Groups without spread", ("groups/flat",), "share", "Groups that teach nothing: no gradient."),
     ),
     "Speed": (
-        Chart(
-            "Tokens per second",
-            ("speed/tokens_per_second",),
-            "",
-            "Sampled tokens over the time of the rollout, or of the step where they overlap.",
-        ),
+        Chart("Tokens per second", ("speed/tokens_per_second",), "", "Sampled tokens over the time of the rollout."),
         Chart("Episodes per second", ("speed/episodes_per_second",)),
         Chart(
             "Time of a step by stage",
@@ -93,12 +81,7 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
             stacked=True,
         ),
         Chart("Time of an evaluation", ("time/eval",), "seconds", "Seconds of an evaluation."),
-        Chart(
-            "Waiting in an episode",
-            ("time/generate", "time/tools"),
-            "seconds",
-            "For the engine and for tools, on average.",
-        ),
+        Chart("Waiting in an episode", ("time/generate", "time/tools"), "seconds", "For engine and tools, on average."),
         Chart("Longest episode", ("time/longest",), "seconds", "Episodes overlap each other."),
         Chart("Other times", ("time/*",), "seconds", "Seconds; they may overlap."),
     ),

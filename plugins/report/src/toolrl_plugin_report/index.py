@@ -28,8 +28,6 @@ from toolrl_plugin_report.view import COLUMNS, row, set_advantages
 
 _log = logging.getLogger(__name__)
 
-_TOKENS = ("ids", "loss_mask", "logprobs", "weight_versions")
-
 
 @dataclass(frozen=True)
 class FileIndex:
@@ -65,25 +63,13 @@ def make_index(file: EpisodeFile, config: Mapping[str, Any]) -> FileIndex:
     stamp, totals, rows = stamp_of(file.path), Totals(), []
     try:
         for record in file.records():
-            counts = _take_tokens(record)
             stored = StoredEpisode(record["step"], record["kind"], episode_from_json(record))
             totals.add(stored.episode)
-            rows.append(row(stored, *counts))
+            rows.append(row(stored))
     except (DataError, ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("left out of the report: %s: %s", file.path, error)
         totals, rows = Totals(), []
     return _index(file, stamp, totals, rows, config)
-
-
-def _take_tokens(record: dict[str, Any]) -> tuple[int | None, int]:
-    """Take the tokens out of a record, the most of it and the slowest to read: how many were sampled, None where no
-    token is known, and how many there are."""
-    sampled = count = 0
-    for trajectory in record.get("trajectories", [record]):
-        sampled += sum(trajectory["loss_mask"])
-        count += len(trajectory["ids"]) + trajectory.pop("restates", (0, 0))[1]
-        trajectory.update({name: [] for name in _TOKENS})
-    return sampled if count else None, count
 
 
 def write_index(file: EpisodeFile, totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]) -> None:

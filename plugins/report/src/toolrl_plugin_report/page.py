@@ -104,7 +104,7 @@ def live_parts(runs: Sequence[parts.Run], totals: Totals) -> dict[str, str]:
     return {
         "banner": parts.banner(run.summary, run.folder),
         "facts": parts.facts(run.summary, run.folder),
-        "tiles": parts.tiles(run.lines, run.summary),
+        "tiles": parts.tiles(run.lines),
         "tables-results": parts.comparison(runs) + parts.metrics_table(runs) + parts.ablation(run.lines),
         "tables-rewards": parts.reward_table(totals),
         "tables-tools": parts.tool_table(totals),

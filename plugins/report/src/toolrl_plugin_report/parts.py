@@ -16,7 +16,7 @@ from toolrl.runs.formatting import ABLATION_NOTE, ablation_rows, format_duration
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_report.charts import Chart, layout
 from toolrl_plugin_report.sample import Totals
-from toolrl_plugin_report.series import Headline, headlines, stages
+from toolrl_plugin_report.series import Headline, headlines
 
 
 @dataclass(frozen=True)
@@ -66,26 +66,12 @@ def facts(summary: Mapping[str, Any], folder: RunFolder) -> str:
     return "".join(f"<li>{escape(fact)}</li>" for fact in said if fact)
 
 
-def tiles(lines: Sequence[MetricsLine], summary: Mapping[str, Any]) -> str:
-    """The headline numbers, and where the time went."""
-    shown = [_tile(headline) for headline in headlines(lines)]
-    seconds = float(summary.get("seconds", 0.0))
-    spent = stages(lines, seconds)
-    whole = sum(took for _, took in spent)
-    if whole > 0:
-        bars = legend = ""
-        for index, (stage, took) in enumerate(spent):
-            width, name = f"{100 * took / whole:.2f}%", escape(stage)
-            bars += f'<i class="stage-{index % 6}" style="width:{width}" title="{name}"></i>'
-            legend += f'<li><i class="stage-{index % 6}"></i>{name} {escape(format_duration(took))}</li>'
-        all_of_it = escape(format_duration(max(seconds, whole)))
-        shown.append(
-            f'<div class="tile wide"><h3>Wall time</h3><p class="big">{all_of_it}</p>'
-            f'<div class="stages">{bars}</div><ul class="legend">{legend}</ul></div>'
-        )
-    if lines and all(headline.count == 1 for headline in headlines(lines)):
+def tiles(lines: Sequence[MetricsLine]) -> str:
+    """The headline numbers."""
+    found = headlines(lines)
+    if lines and all(headline.count == 1 for headline in found):
         return ""  # The table of metrics says all of it.
-    return "".join(shown) or '<p class="empty">No step has been reported yet.</p>'
+    return "".join(map(_tile, found)) or '<p class="empty">No step has been reported yet.</p>'
 
 
 def _tile(headline: Headline) -> str:
@@ -153,12 +139,7 @@ def metrics_table(runs: Sequence[Run]) -> str:
     errors = any(name.endswith("/stderr") for _, metrics in columns for name in metrics)
     note = "±: standard error, clustered by task." if errors else ""
     folded = f"<details><summary>{len(more)} other metrics</summary>{_table('', '', head, more, 'metrics')}</details>"
-    whole = f"<section>{_table('Metrics', note, head, sections, 'metrics')}{folded if more else ''}</section>"
-    if len(columns) == sum(len({line.kind for line in run.lines}) for run in runs):
-        return whole
-    # Beside curves it stands back.
-    kinds = ", ".join(title for title, _ in columns)
-    return f"<details><summary>Reported once so far: {escape(kinds)}</summary>{whole}</details>"
+    return f"<section>{_table('Metrics', note, head, sections, 'metrics')}{folded if more else ''}</section>"
 
 
 def _metric_row(chart: Chart, name: str, columns: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[str, list[str]]:

@@ -16,16 +16,15 @@ def toolrl_observers() -> Iterator[Component[Observer]]:
     """Observers that write what a run did for other programs: a browser, TensorBoard."""
     yield Component(
         "report",
-        "toolrl_plugin_report.observer:ReportObserver",
+        "toolrl_plugin_report.observers:ReportObserver",
         summary="Writes report.html when a run ends, and an index of its episodes; every run has it.",
         every_run=True,
     )
     yield Component(
         "tensorboard",
-        "toolrl_plugin_report.tensorboard:TensorboardObserver",
+        "toolrl_plugin_report.observers:TensorboardObserver",
         summary="Scalars for TensorBoard.",
-        options="toolrl_plugin_report.tensorboard:TensorboardOptions",
-        check="toolrl_plugin_report.tensorboard:check_tensorboard",
+        options="toolrl_plugin_report.observers:TensorboardOptions",
     )
 
 

@@ -28,10 +28,8 @@ _log = logging.getLogger(__name__)
 
 READ_BYTES = 32 << 20
 """Of files as they lie on the disk."""
-PER_FILE = 64
-"""Episodes of one file at most, where there are many files."""
 PER_PAGE = 2048
-"""Episodes that few files may give together."""
+"""Episodes that few files may give together; of many files each gives 64 at most."""
 
 
 @dataclass
@@ -99,7 +97,7 @@ def sample_episodes(folder: RunFolder, *, page_bytes: int) -> EpisodeSample:
     chosen: list[tuple[float, str, int, list[Any], str]] = []
     per_file = []
     files = folder.episode_store.files()
-    most = max(PER_FILE, PER_PAGE // max(len(files), 1))
+    most = max(64, PER_PAGE // max(len(files), 1))
     for file in _within_budget(_by_interest(files)):
         stored = _readable(file)
         unfinished += len(stored) if file.step is None else 0

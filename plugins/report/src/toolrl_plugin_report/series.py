@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_report.charts import Unit
@@ -23,14 +22,6 @@ HEADLINES: tuple[tuple[str, str, Unit], ...] = (
     ("usage/cost", "Cost", ""),
 )
 """Metric, title and unit of the numbers at the top of a report."""
-
-_STAGES = (
-    ("time/rollout", "rollout"),
-    ("time/encode", "encoding"),
-    ("time/update", "update"),
-    ("time/weights", "weights"),
-    ("time/eval", "evaluation"),
-)
 
 
 @dataclass(frozen=True)
@@ -108,19 +99,3 @@ def headlines(lines: Sequence[MetricsLine]) -> list[Headline]:
         best_step, best = max(points, key=lambda point: point[1])
         found.append(Headline(title, unit, kind, start, end, best, best_step, width, errors[kind], len(points)))
     return found
-
-
-def stages(lines: Sequence[MetricsLine], seconds: float) -> list[tuple[str, float]]:
-    """A run's wall time by stage in seconds, largest first; time that no metric accounts for is `other`."""
-    spent: dict[str, float] = {}
-    for line in lines:
-        for metric, stage in _STAGES:
-            spent[stage] = spent.get(stage, 0.0) + _finite(line.metrics.get(metric))
-    named = sum(spent.values())
-    if seconds > named:
-        spent["other"] = seconds - named
-    return sorted(((stage, took) for stage, took in spent.items() if took > 0), key=lambda item: -item[1])
-
-
-def _finite(value: Any) -> float:
-    return float(value) if value is not None and math.isfinite(value) else 0.0

@@ -12,7 +12,6 @@ import json
 import threading
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
@@ -45,7 +44,6 @@ class ServedRun:
         self._clock = 0
         self._waiting = 0
         """Files that are still to be read."""
-        self._read: OrderedDict[tuple[str, int], tuple[list[int], list[bytes]]] = OrderedDict()
         self._tokens: dict[int, str] = {}
 
     def refresh(self) -> None:
@@ -133,7 +131,10 @@ class ServedRun:
         holds it no more."""
         files = {name_of(file): file for file in self._folder.episode_store.files() if self._inside(file)}
         file = files[name]
-        lines = self._member(file, line // MEMBER_EPISODES)
+        with self._lock:
+            _, index = self._files.get(name, (0, None))
+        members = index.members if index is not None and index.stamp == stamp_of(file.path) else []
+        lines = read_member(file, line // MEMBER_EPISODES, members)
         stored = StoredEpisode(file.step, file.kind, episode_from_json(read_json(lines[line % MEMBER_EPISODES])))
         if stored.episode.id != its_id:
             raise LookupError(its_id)
@@ -143,19 +144,6 @@ class ServedRun:
                 self._tokens = read_tokens(self._folder)
             texts = {str(token): self._tokens[token] for token in ids if token in self._tokens}
         return script_json({"episode": view(stored), "tokens": texts})
-
-    def _member(self, file: EpisodeFile, number: int) -> list[bytes]:
-        """The lines of a file's member, of the last ones read from memory: siblings stand together."""
-        name, stamp = name_of(file), stamp_of(file.path)
-        with self._lock:
-            found = self._read.get((name, number))
-            if found is None or found[0] != stamp:
-                _, index = self._files.get(name, (0, None))
-                lines = read_member(file, number, index.members if index and index.stamp == stamp else [])
-                found = self._read[name, number] = (stamp, lines)
-                if len(self._read) > 16:
-                    self._read.popitem(last=False)
-            return found[1]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -26,9 +26,9 @@ COLUMNS = (
 )
 
 
-def row(stored: StoredEpisode, sampled: int | None = None, tokens: int | None = None) -> list[Any]:
+def row(stored: StoredEpisode) -> list[Any]:
     """An episode's row, `advantage` None until `set_advantages` knows its siblings. `group` is empty where the id
-    begins with it. `sampled` and `tokens` count the tokens where the episode doesn't hold them."""
+    begins with it."""
     episode = stored.episode
     calls = episode.calls
     return [
@@ -46,8 +46,8 @@ def row(stored: StoredEpisode, sampled: int | None = None, tokens: int | None = 
         len(calls),
         sorted({tool_name(record) for record in calls}),
         sorted({record.result.error for record in calls if record.result.error is not None}),
-        episode.sampled_tokens if sampled is None else sampled,
-        sum(len(trajectory.ids) for trajectory in episode.trajectories) if tokens is None else tokens,
+        episode.sampled_tokens,
+        sum(len(trajectory.ids) for trajectory in episode.trajectories),
         round(episode.seconds, 2),
         _question(episode),
         episode.answer and episode.answer[:_EXCERPT],

@@ -1,4 +1,4 @@
-"""`toolrl completion`: a script that lets a shell complete commands, options, runs and names of components.
+"""`toolrl completion`: a script that lets a shell complete commands, options, files and names of components.
 
 The script is made once, from the parsers of all installed commands, so that completing starts no Python.
 """
@@ -19,15 +19,9 @@ from toolrl.errors import PluginError
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import Command
 
-RUNS = shtab.cmd(
-    "find runs -maxdepth 3 -name config.yaml 2>/dev/null | grep -x '[A-Za-z0-9/._=@+,-]*' "
-    "| xargs -n1 dirname 2>/dev/null"
-)
-"""Without `$`, which the three shells read in different ways. bash and zsh evaluate what it prints: names with other
-characters, such as `$(…)`, are left out."""
 _OF_KIND = {"parser": "parsers", "tool": "tools", "reward": "rewards"}
 """Arguments that name components, by their kind."""
-_FILES = ("config", "data", "eval")
+_FILES = ("config", "data", "eval", "run")
 
 
 class CompletionCommand(Command):
@@ -96,7 +90,5 @@ def _complete(parser: argparse.ArgumentParser) -> None:
             action.choices = registry.names(_OF_KIND[action.dest])
         elif action.dest == "plugin" and not action.option_strings:
             action.choices = [plugin.name for plugin in registry.plugins]
-        elif action.dest == "run" or (action.dest == "paths" and action.type is Path):
-            action.complete = RUNS  # type: ignore[attr-defined]
         elif action.dest in _FILES or action.type is Path:
             action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -32,8 +32,6 @@ class Columns:
     """Characters of the longest question among the first rows."""
     rewards: tuple[str, ...]
     """Names of rewards that fit the answers, the best first."""
-    example: dict[str, Any]
-    """The first row."""
 
 
 def look(path: str, question: str | None = None, answer: str | None = None) -> Columns:
@@ -57,7 +55,7 @@ def look(path: str, question: str | None = None, answer: str | None = None) -> C
         fields["answer"] = str(known)
     longest = max(len(str(_value(row, asked))) for row in rows)
     answers = [_value(row, known) for row in rows] if known else []
-    return Columns(count, asked, known, fields, longest, _rewards(answers), rows[0])
+    return Columns(count, asked, known, fields, longest, _rewards(answers))
 
 
 def _column(row: Mapping[str, Any], usual: Sequence[str], given: str | None, path: str, option: str) -> str | None:

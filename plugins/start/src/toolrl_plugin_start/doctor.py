@@ -7,11 +7,10 @@ because it takes time. A self-check that only misses an optional package says so
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -23,7 +22,6 @@ from toolrl.config.components import options_model
 from toolrl.errors import ComponentLoadError, ToolrlError
 from toolrl.kinds import KINDS
 from toolrl.plugins.checks import did_you_mean
-from toolrl.plugins.discovery import DISABLE
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import Command
@@ -62,14 +60,12 @@ class DoctorCommand(Command):
 
     def run(self, args: argparse.Namespace) -> int:
         """Check and print; 1 where something failed."""
-        from toolrl.cli.main import COMMANDS
-
         registry = load_registry()
         plugins = _selected(registry, args.plugin)
         findings: list[Finding] = []
         for number, plugin in enumerate(plugins, start=1):
             _show_progress(f"checking {plugin.name} ({number} of {len(plugins)})")
-            findings += examine(plugin, COMMANDS)
+            findings += examine(plugin)
         failures = sum(finding.is_failure for finding in findings)
         facts = {} if args.plugin else machine()
         _show_progress("")
@@ -85,8 +81,6 @@ class DoctorCommand(Command):
         if facts:
             print(table([(name, value or "not installed") for name, value in facts.items()]) + "\n")
         _print(findings, tracebacks=bool(args.plugin))
-        for note in () if args.plugin else _notes(registry):
-            print(f"note: {note}")
         missing = sum(finding.status == UNAVAILABLE for finding in findings)
         print(f"\n{failures} failed, {missing} unavailable" if failures or missing else "\neverything works")
         return 1 if failures else 0
@@ -110,18 +104,14 @@ def _selected(registry: Registry, name: str | None) -> list[PluginInfo]:
     return chosen
 
 
-def examine(plugin: PluginInfo, core_commands: Collection[str] = ()) -> Iterator[Finding]:
+def examine(plugin: PluginInfo) -> Iterator[Finding]:
     """Everything of one plugin: one finding for each component, or one for all where it can't be used."""
     if not plugin.usable:
         yield Finding(plugin.name, plugin.status, detail=plugin.reason, next=plugin.hint, traceback=plugin.traceback)
         return
     for kind in KINDS:
         for component in plugin.components.get(kind, []):
-            if kind == "commands" and plugin.name in core_commands:
-                why = f"`toolrl {plugin.name}` is a command of toolrl's own, so this one can't be reached"
-                yield Finding(plugin.name, FAILED, kind, component.name, why, "Give the entry point another name.")
-            else:
-                yield _component(plugin, kind, component)
+            yield _component(plugin, kind, component)
 
 
 def _component(plugin: PluginInfo, kind: str, component: Component[Any]) -> Finding:
@@ -168,18 +158,6 @@ def machine() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             facts[name] = ""
     return facts
-
-
-def _notes(registry: Registry) -> Iterator[str]:
-    """Remarks that are no failures."""
-    known = {name for plugin in registry.plugins for name in (plugin.name, plugin.distribution)}
-    for name in os.environ.get(DISABLE, "").split(","):
-        if name.strip() and name.strip() not in known:
-            yield f"{DISABLE} names {name.strip()!r}, and no plugin of that name is installed"
-    for kind in KINDS:
-        for name in registry.names(kind) if kind != "commands" else ():  # `toolrl PLUGIN COMMAND` names them whole
-            if "/" in name and registry.get(kind, name).component.short:
-                yield f"{kind}: the short name of {name} is taken twice; only the full one works"
 
 
 def _print(findings: list[Finding], *, tracebacks: bool) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,9 +74,9 @@ def model(path: str) -> Model:
     if found is not None:
         folders = sorted((found[0] / "checkpoints").glob("step-*"))
         path = str(folders[-1]) if folders else path
-    config = _hub_config(path) if not Path(path).is_dir() else Path(path) / "config.json"
+    config = Path(path) / "config.json" if Path(path).is_dir() else _hub_config(path)
     try:
-        values: dict[str, Any] = json.loads(config.read_bytes() if isinstance(config, Path) else config or b"{}")
+        values: dict[str, Any] = json.loads(config.read_bytes() if config else b"{}")
     except (OSError, ValueError):
         values = {}
     values = values.get("text_config", values)
@@ -86,19 +85,12 @@ def model(path: str) -> Model:
     return Model(_parameters(values), values.get("max_position_embeddings"), values.get("vocab_size"), text)
 
 
-def _hub_config(name: str) -> Path | bytes | None:
-    """config.json of a model of the Hub: the cached file, or what the Hub answers at once."""
+def _hub_config(name: str) -> Path | None:
+    """config.json of a model of the Hub, from its cache or the Hub."""
     try:
-        from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub import hf_hub_download
 
-        cached = try_to_load_from_cache(name, "config.json")
-        if isinstance(cached, str):
-            return Path(cached)
-        if constants.HF_HUB_OFFLINE:
-            return None
-        # One request: the library's own download asks six times where there is no network.
-        with urllib.request.urlopen(hf_hub_url(name, "config.json"), timeout=5) as answer:
-            return bytes(answer.read())
+        return Path(hf_hub_download(name, "config.json", etag_timeout=2))
     except Exception:  # noqa: BLE001 - no library, no network, no such model: its size stays unknown
         return None
 

@@ -102,7 +102,10 @@ class _Questions:
             if answer or default is not None:
                 return answer or str(default)
         if default is None:
-            raise UsageError(f"{option} is missing", hint=f"Give {option}, or run `toolrl init` on a terminal.")
+            raise UsageError(
+                f"{option} is missing",
+                hint="`toolrl init` asks on a terminal. Or: toolrl init --model Qwen/Qwen3-0.6B --data train.jsonl",
+            )
         return default
 
     def may_overwrite(self, path: Path) -> None:
@@ -116,12 +119,6 @@ class _Questions:
 
 def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tuple[Wanted, Path]:
     """All that the config is made of, and where to write it. Raises UsageError, DataError."""
-    if not ask.asks and (missing := [name for name in ("model", "data") if not getattr(args, name)]):
-        raise UsageError(
-            f"missing: {' and '.join(f'--{name}' for name in missing)}",
-            hint="Without --yes, `toolrl init` asks on a terminal. Or give them: "
-            "toolrl init --model Qwen/Qwen3-0.6B --data train.jsonl --tool calculator",
-        )
     output = Path(ask.text("Config to write", str(args.output or "") or None, "--output", "grpo.yaml"))
     ask.may_overwrite(output)
     here = hardware.machine()
@@ -151,29 +148,23 @@ def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tu
 
 
 def _tools(given: list[str] | None, ask: _Questions, registry: Registry) -> list[str]:
-    """Names of tools, each checked. Raises UsageError, PluginError."""
+    """Names of tools. Raises PluginError for one that isn't installed."""
     if given is None:
         found = [it for it in registry.components("tools") if it.component.short and it.plugin.name != "history"]
-        ready = sorted({it.component.name for it in found if not _missing(it)})
-        label = f"Tools, with commas between: {', '.join(ready)}, or your own as file.py:name; empty for none"
+        ready = ", ".join(sorted({it.component.name for it in found if not _needs_options(it)}))
+        label = f"Tools, with commas between: {ready}, or your own as file.py:name; empty for none"
         given = [name.strip() for name in ask.text(label, None, "--tool", "").split(",") if name.strip()]
     for name in given:
-        missing = "" if ":" in name else _missing(registry.get("tools", name))
-        if missing:
-            raise UsageError(
-                f"the tool {name!r} needs options: {missing}",
-                hint=f"Write the config without it, then add {{use: {name}, options: {{…}}}} to its tools; "
-                "docs/reference/plugins.md has the options.",
-            )
+        if ":" not in name:
+            registry.get("tools", name)
     return given
 
 
-def _missing(found: RegisteredComponent) -> str:
-    """What is wrong with a component that gets no options."""
+def _needs_options(found: RegisteredComponent) -> bool:
     try:
-        return "; ".join(problem.message for problem in check_options(found.component, {})[1])
-    except PluginError as error:
-        return error.message
+        return bool(check_options(found.component, {})[1])
+    except PluginError:
+        return True
 
 
 def _write_schema(path: Path, registry: Registry) -> None:
@@ -196,7 +187,7 @@ def _fit(parts: dict[str, Section], output: Path, gpu: str | None) -> bool:
         peak, room, fits = facts["peak_gib"], facts["gpu_gib"], facts["fits"]
     except (ValueError, KeyError):
         parts["model"].comment += " Its memory can't be planned yet: `toolrl plan` says why."
-        print(f"note: the memory can't be planned: {_message(done.stdout)}")
+        print("note: the memory can't be planned: `toolrl plan` says why")
         return True
     parts["model"].comment += f" `toolrl plan`: at most {peak} of {room} GiB of a {facts['gpu']}."
     settings = [step for step in facts["advice"] if "ranks" not in step["set"]]
@@ -210,14 +201,6 @@ def _fit(parts: dict[str, Section], output: Path, gpu: str | None) -> bool:
     changed = ", ".join(settings[0]["set"])
     parts["model"].comment += f" As that is too much, {changed} is set: then {settings[0]['peak_gib']} GiB."
     return True
-
-
-def _message(answer: str) -> str:
-    """The message of an error that a command printed as JSON."""
-    try:
-        return str(json.loads(answer)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return "`toolrl plan` failed"
 
 
 def _set(parts: dict[str, Section], path: list[str], value: Any) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from toolrl.cli.output import print_json, table
 from toolrl.errors import DataError
-from toolrl.loop.standard_errors import paired_difference
 from toolrl.protocols import Command
 from toolrl.runs.folder import RunFolder, is_run_folder
 from toolrl.runs.formatting import format_duration, format_metric
@@ -126,31 +124,11 @@ def compare(runs: Sequence[RunFolder]) -> dict[str, Any]:
             if any(name in it for it in values):
                 key = f"{kind} {name}"
                 metrics[key] = [{k: it[k] for k in (name, f"{name}/stderr") if k in it} or None for it in values]
-    first, *others = map(_judged, runs)
     return {
         "runs": [describe(run.directory) for run in runs],
         "config": {path: values for path, values in differing.items() if any(it != values[0] for it in values)},
         "metrics": metrics,
-        "accuracy_over_first": [None, *(_difference(other, first) for other in others)],
     }
-
-
-def _judged(run: RunFolder) -> dict[str, list[float]]:
-    """By task of the last evaluation, 1 for each episode that is correct and 0 for each that isn't."""
-    last = max((line.step for line in run.metrics_lines("eval")), default=None)
-    found: dict[str, list[float]] = defaultdict(list)
-    for stored in run.episodes(kind="eval", steps=[last]) if last is not None else ():
-        if stored.episode.correct is not None:
-            found[stored.episode.task.id].append(float(stored.episode.correct))
-    return found
-
-
-def _difference(own: Mapping[str, list[float]], first: Mapping[str, list[float]]) -> dict[str, float] | None:
-    """Of two accuracies on the tasks that both have, paired by task, with its 95 % confidence interval. None for fewer
-    than two tasks."""
-    tasks = [task for task in own if task in first]
-    values, baseline = ([of[task] for task in tasks] for of in (own, first))
-    return paired_difference(values, baseline)
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -166,18 +144,12 @@ def _side_by_side(compared: Mapping[str, Any]) -> str:
     rows = [[label.lower(), *(row[HEADER.index(label)] for row in described)] for label in ("STATE", "STEPS", "TIME")]
     for key, values in compared["metrics"].items():
         rows.append([key, *(format_metric(it, key.partition(" ")[2]) if it else "-" for it in values)])
-    if any(compared["accuracy_over_first"]):
-        rows.append(["  over the first", *map(_gain, compared["accuracy_over_first"])])
     rows += [["", *[""] * len(described)], ["config", *[""] * len(described)]]
     for path, values in compared["config"].items():
         rows.append([f"  {path}", *("-" if it is None else _short(it) for it in values)])
     if not compared["config"]:
         rows[-1][0] = "the configs are equal"
     return table(rows, header=("", *(facts["name"] for facts in compared["runs"])))
-
-
-def _gain(found: Mapping[str, float] | None) -> str:
-    return f"{found['value']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" if found else "-"
 
 
 def _short(value: Any) -> str:

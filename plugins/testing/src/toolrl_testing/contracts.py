@@ -27,7 +27,7 @@ from toolrl.kinds import KINDS
 from toolrl.plugins.registry import load_registry
 from toolrl.protocols import BuildContext, Toolset
 from toolrl.tools.toolset import as_toolset
-from toolrl.types import Episode, Group, Task
+from toolrl.types import Episode, Task
 from toolrl_testing.checks import (
     chat_formats,
     engines,
@@ -79,10 +79,6 @@ class PluginContract:
         """The episodes that rewards see."""
         return rewards.sample_episodes(self.answer)
 
-    def groups(self) -> Sequence[Group]:
-        """The groups that advantage estimators see."""
-        return training.sample_groups()
-
     def component_options(self, kind: str, name: str, tmp_path: Path) -> Mapping[str, Any]:
         """The options that a component is built with; override it for those that need a file."""
         return self.options.get(name, {})
@@ -91,10 +87,6 @@ class PluginContract:
         """The context that a component is built with. Override it for engines and chat formats, which need weights or a
         tokenizer: without it their contracts are skipped."""
         return None if kind in ("engines", "chat_formats") else make_build_context(name, run_dir=tmp_path)
-
-    def engine_prompt(self) -> Sequence[int]:
-        """Token ids of the engine's prompt."""
-        return tuple(range(3, 19))
 
     # The plugin itself.
 
@@ -108,9 +100,6 @@ class PluginContract:
 
     def test_discovery_imports_nothing_heavy(self) -> None:
         plugin_checks.check_discovery_is_light(plugin_checks.entry_point(self.plugin).value)
-
-    def test_readme(self) -> None:
-        plugin_checks.check_readme(plugin_checks.entry_point(self.plugin).dist)
 
     def test_descriptors(self) -> None:
         plugin_checks.check_descriptors(_components(self.plugin, "component"))
@@ -180,7 +169,7 @@ class PluginContract:
     # Advantage estimators and policy losses.
 
     def test_advantages(self, advantage: Component[Any], tmp_path: Path) -> None:
-        training.check_advantages(self.built("advantages", advantage, tmp_path), self.groups())
+        training.check_advantages(self.built("advantages", advantage, tmp_path), training.sample_groups())
 
     def test_policy_loss(self, policy_loss: Component[Any], tmp_path: Path) -> None:
         training.check_policy_loss(self.built("policy_losses", policy_loss, tmp_path))
@@ -252,7 +241,7 @@ class PluginContract:
                 pytest.skip(f"build_context gave no {needs}, which this test needs")
             try:
                 await engine.start()
-                await check(engine, self.engine_prompt(), *given)
+                await check(engine, tuple(range(3, 19)), *given)
             finally:
                 await engine.stop()
 

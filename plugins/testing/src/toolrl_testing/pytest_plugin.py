@@ -7,34 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolrl.plugins.registry import Registry, load_registry
-from toolrl.protocols import BuildContext, EpisodeContext
+from toolrl.protocols import BuildContext
 from toolrl.types import Episode
 from toolrl_testing import fakes
-
-
-@pytest.fixture(scope="session")
-def toolrl_registry() -> Registry:
-    """The registry of all installed plugins, read once."""
-    return load_registry()
-
-
-@pytest.fixture
-def fake_chat_format() -> fakes.FakeChatFormat:
-    """A chat format without a tokenizer: one token a character."""
-    return fakes.FakeChatFormat()
-
-
-@pytest.fixture
-def scripted_engine(fake_chat_format: fakes.FakeChatFormat) -> Callable[..., fakes.ScriptedEngine]:
-    """Makes an engine that says given texts: `scripted_engine(["first turn", "second turn"], latency=0.01)`."""
-    return lambda script, **settings: fakes.ScriptedEngine(script, **{"chat": fake_chat_format, **settings})
-
-
-@pytest.fixture
-def episode_context() -> EpisodeContext:
-    """The context of one episode's tools."""
-    return fakes.make_episode_context()
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
-from typing import Any, Literal
+from typing import Any
 
 from toolrl.protocols import RunInfo, StepReport
 from toolrl_common.tracking import COLUMNS, Tracker
@@ -12,8 +11,6 @@ from toolrl_plugin_wandb.options import WandbOptions
 
 INIT_SECONDS = 30.0
 """How long the start of a run waits for the server."""
-
-_log = logging.getLogger(__name__)
 
 
 class WandbObserver(Tracker):
@@ -28,28 +25,10 @@ class WandbObserver(Tracker):
     _run: Any
 
     def open(self, run: RunInfo, config: dict[str, Any], kept: str | None) -> None:
-        """Start or resume the run; where the server can't be reached, offline."""
+        """Start or resume the run."""
         import wandb
 
         run_id = kept or uuid.uuid4().hex[:12]
-        try:
-            self._run = self._init(run, run_id, self.options.mode)
-        except (wandb.errors.CommError, wandb.errors.AuthenticationError) as error:
-            _log.warning(
-                "wandb: the server can't be used: %s; the run is kept offline in %s: send it by `wandb sync`",
-                error,
-                run.directory / "wandb",
-            )
-            wandb.teardown()  # Its process holds the id of the run that wasn't started.
-            self._run = self._init(run, run_id, "offline")
-        self.keep(run_id)
-        self._run.config.update(config, allow_val_change=True)
-        self._run.define_metric("step", hidden=True)
-        self._run.define_metric("*", step_metric="step")
-
-    def _init(self, run: RunInfo, run_id: str, mode: Literal["online", "offline"] | None) -> Any:
-        import wandb
-
         options = self.options
         settings = wandb.Settings(
             console="off",  # The console's view draws in place.
@@ -57,19 +36,23 @@ class WandbObserver(Tracker):
             init_timeout=INIT_SECONDS,
             finish_timeout=options.finish_seconds,
         )
-        return wandb.init(
+        self._run = wandb.init(
             project=options.project,
             entity=options.entity,
             name=options.name or run.name,
             id=run_id,
             resume="allow",
-            mode=mode,
+            mode=options.mode,
             tags=options.tags or None,
             group=options.group,
             job_type="train" if run.total_steps else "eval",
             dir=run.directory,
             settings=settings,
         )
+        self.keep(run_id)
+        self._run.config.update(config, allow_val_change=True)
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
 
     def send(self, report: StepReport, metrics: dict[str, float], rows: list[list[Any]]) -> None:
         """Log one row of history. A table object can be logged once: each report has a new one."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from toolrl_plugin_audit import texts
 from toolrl_plugin_audit.row_checks import finite
-from toolrl_plugin_audit.rows import Call, Exchange, Row, Tokens
+from toolrl_plugin_audit.rows import Exchange, Row, Tokens
 
 NAMES = {
     "prompt": ("input", "prompt", "prompts"),
@@ -25,14 +25,13 @@ NAMES = {
     "step": ("step", "global_step", "global_steps", "training_step"),
     "group": ("uid", "group_id", "group", "group_uid", "prompt_id", "example_id"),
     "advantage": ("advantage", "advantages", "adv"),
-    "prompt_ids": ("prompt_ids", "prompt_token_ids", "input_ids", "prompts_ids", "input_token_ids", "turn_prompt_ids",
+    "prompt_ids": ("prompt_ids", "prompt_token_ids", "input_ids", "prompts_ids", "input_token_ids",
                    "prompt", "input"),
     "response_ids": ("response_ids", "completion_ids", "response_token_ids", "completion_token_ids", "output_ids",
-                     "output_token_ids", "sampled_ids", "generated_ids", "turn_response_ids", "turn_completion_ids",
+                     "output_token_ids", "sampled_ids", "generated_ids",
                      "response", "completion", "output"),
     "mask": ("response_mask", "loss_mask", "completion_mask", "tool_mask", "env_mask", "response_loss_mask", "mask"),
     "advantages": ("advantages", "advantage", "token_advantages", "token_level_advantages"),
-    "logprobs": ("rollout_log_probs", "completion_logprobs", "response_logprobs", "rollout_logprobs", "logprobs"),
     "versions": ("weight_versions", "token_versions", "policy_versions", "versions"),
     "oldest": ("min_global_steps", "param_version_start", "policy_version", "param_version", "weight_version",
                "model_version", "version", "rollout_version", "ckpt_step", "inference_step", "min_param_version",
@@ -49,24 +48,6 @@ NAMES = {
 _CUT = re.compile(
     r"length|trunc|max(?!_turns_reached)|too_long|overlong|time_?out|context_full|compaction_failed", re.I
 )
-
-_NO_TOKENS = "{} keeps texts, no tokens; token ids, masks and advantages written as extras would be checked"
-LACKS_VERL = {
-    "continuation": _NO_TOKENS.format("verl's dump"),
-    "masks": _NO_TOKENS.format("verl's dump"),
-    "advantages": "verl's dump keeps scores and no advantages",
-    "versions": "verl's dump has the step, and not which weights sampled",
-    "tools": "no tools in the prompts: name them by --tools if there were any",
-    "rewards": "rows without a score, or of a validation",
-}
-LACKS_TRL = {
-    "continuation": _NO_TOKENS.format("TRL's file"),
-    "masks": _NO_TOKENS.format("TRL's file"),
-    "advantages": "no advantages, or no two rows with one prompt",
-    "versions": "TRL's file has the step, and not which weights sampled",
-    "tools": "TRL's file doesn't list tools: name them by --tools if there were any",
-    "rewards": "rows that no reward function scored",
-}
 
 
 def first(record: Mapping[str, Any], field: str) -> Any:
@@ -94,24 +75,20 @@ def integer(value: Any) -> int | None:
     return int(number) if number is not None and number == number and abs(number) < 1e15 else None
 
 
-def cut(record: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """What cut a rollout off by its own word, and whether it says how it ended."""
-    known = False
+def cut(record: Mapping[str, Any]) -> str | None:
+    """What cut a rollout off by its own word."""
     # verifiers ends each single-turn rollout by max_turns_reached: what says that it isn't truncated is believed.
     if any(record.get(name) is False for name in ("is_truncated", "truncated")):
-        return None, True
+        return None
     for name in NAMES["ended"]:
         value = record.get(name)
-        if value is None:
-            continue
-        known = True
         if isinstance(value, list):  # of each turn
             value = value[-1] if value else None
         if isinstance(value, Mapping):  # SGLang's {"type": "length", "length": 512}
             value = value.get("type")
         if _CUT.search(value) if isinstance(value, str) else finite(value):
-            return f"{name} {value}", True
-    return None, known
+            return f"{name} {value}"
+    return None
 
 
 def tokens_of(record: Mapping[str, Any]) -> Tokens | None:
@@ -127,12 +104,10 @@ def tokens_of(record: Mapping[str, Any]) -> Tokens | None:
         ids, sampled_from = prompt + response, len(prompt)
     else:
         ids, sampled_from = response, 0
-    advantages, logprobs, versions = (_list(record, name) for name in ("advantages", "logprobs", "versions"))
-    if sampled_from:
-        advantages, logprobs = (_behind(sampled_from, it, len(ids)) for it in (advantages, logprobs))
-    if logprobs is not None and len(logprobs) != len(ids):
-        logprobs = None
-    return Tokens(ids, mask, advantages=advantages, logprobs=logprobs, versions=versions)
+    advantages = _list(record, "advantages")
+    if advantages is not None and len(advantages) == len(ids) - sampled_from:
+        advantages = [0.0] * sampled_from + advantages
+    return Tokens(ids, mask, advantages=advantages)
 
 
 def _list(record: Mapping[str, Any], field: str) -> list[Any] | None:
@@ -147,16 +122,9 @@ def _mask(record: Mapping[str, Any]) -> list[Any] | None:
     return [int(all(bits)) for bits in zip(*known, strict=True)] if known else None
 
 
-def _behind(start: int, values: list[Any] | None, length: int) -> list[Any] | None:
-    return [0.0] * start + values if values is not None and len(values) == length - start else values
-
-
 def exchanges_of(record: Mapping[str, Any]) -> list[Exchange] | None:
     """The requests of a rollout that keeps the ids of each; None for others."""
     steps = first(record, "exchanges")
-    prompts, responses = (_by_request(record, name) for name in ("prompt_ids", "response_ids"))
-    if prompts and responses:
-        steps = [{"prompt_ids": it, "response_ids": by} for it, by in zip(prompts, responses, strict=False)]
     found = []
     for step in steps if isinstance(steps, list) else ():
         held = step.get("tokens") or step if isinstance(step, Mapping) else {}
@@ -164,12 +132,6 @@ def exchanges_of(record: Mapping[str, Any]) -> list[Exchange] | None:
         if prompt is not None and completion is not None:
             found.append(Exchange(prompt, completion))
     return found or None
-
-
-def _by_request(record: Mapping[str, Any], field: str) -> list[Any] | None:
-    """The ids of each request, where they stand in one list."""
-    given = (record.get(name) for name in NAMES[field])
-    return next((it for it in given if isinstance(it, list) and it and all(map(numbers, it))), None)
 
 
 def messages(value: Any) -> list[Mapping[str, Any]] | None:
@@ -193,43 +155,20 @@ def flat_row(record: Mapping[str, Any], place: str, *, trl: bool, offered: tuple
     row.group = str(named) if named is not None and not trl else hash(json.dumps(prompt, default=str))
     spoken = messages(response)
     row.calls, row.blocks = _calls(spoken, response)
-    end = texts.transcript_end(spoken) if spoken is not None else str(response or "")
-    row.ended, row.knows_end = cut(record)
-    row.marked = texts.is_marked(end) if end else None
-    trailing = next((call for call in row.calls if call.last and not call.answered), None)
-    row.ended = (
-        row.ended
-        or texts.unclosed(end)
-        or (f"it ends in a call without an answer, {trailing.text}" if trailing else None)
-        or ("it ends in a tool's answer" if trl and spoken and texts.is_answer(spoken[-1]) else None)
-    )
+    row.ended = cut(record)
+    if row.ended is None:
+        row.ended = texts.cut_off(str(response or "")) if spoken is None else texts.transcript_cut_off(spoken)
     tokens = tokens_of(record)
     row.tokens = None if tokens is None else [tokens]
-    if row.advantage is None and tokens is not None and tokens.advantages is not None:
-        row.advantage, row.centred = _shared(tokens), False
     row.exchanges = exchanges_of(record)
     row.age = _age(record, row.step)
     row.tools = offered or texts.tool_names(first(record, "tools")) or texts.tools_in_prompt(_text(prompt))
     return row
 
 
-_VERSION = re.compile(
-    "(rollout|policy|weights?|model|params?|actor|sampling|sampler|generation|ckpt|inference|sync)(_.*)?"
-    "_(version|step|global_steps?)"
-)
-
-
-def _shared(tokens: Tokens) -> float | None:
-    """The advantage that all trained tokens have; None where they differ, as those of a critic do."""
-    values = {float(it) for it, bit in zip(tokens.advantages or (), tokens.mask, strict=False) if bit}
-    return values.pop() if len(values) == 1 else None
-
-
 def _age(record: Mapping[str, Any], step: int | None) -> int | None:
     age = integer(first(record, "age"))
     oldest = integer(first(record, "oldest"))
-    if oldest is None:  # Forks have names of their own, such as rollout_policy_version.
-        oldest = next((integer(value) for name, value in record.items() if _VERSION.fullmatch(name)), None)
     if oldest is None:
         oldest = min((int(it) for it in _list(record, "versions") or () if it >= 0), default=None)
     if age is None and oldest is not None and step is not None:
@@ -247,7 +186,7 @@ def _text(prompt: Any) -> str:
     return str(prompt or "") if spoken is None else "\n".join(map(texts.content, spoken))
 
 
-def _calls(spoken: list[Mapping[str, Any]] | None, response: Any) -> tuple[list[Call], int]:
+def _calls(spoken: list[Mapping[str, Any]] | None, response: Any) -> tuple[list[str], int]:
     if spoken is None:
         return texts.calls_in_text(str(response or ""))
     calls, blocks = texts.calls_in_messages(spoken)
@@ -279,9 +218,9 @@ def is_verl(record: Any) -> bool:
     return isinstance(record, dict) and isinstance(record.get("input"), str) and isinstance(record.get("output"), str)
 
 
-def is_trl(columns: Sequence[str]) -> bool:
-    """Whether a table's columns are those of TRL's completions."""
-    return "prompt" in columns and "completion" in columns
+def is_trl(record: Any) -> bool:
+    """Whether a record is a row of TRL's completions."""
+    return isinstance(record, dict) and "prompt" in record and "completion" in record
 
 
 def parquet_rows(path: Any) -> Iterator[dict[str, Any]]:

@@ -4,13 +4,12 @@ prime-rl's orchestrator writes `rollouts/step_<n>/train_rollouts.jsonl`. First i
 verifiers (verifiers/types.py), whose `trajectory` has the token ids of each request, with `advantage` and others added.
 Now they are traces of verifiers.v1 (verifiers/v1/trace.py), graphs of messages with the tokens that each of them adds
 (verifiers/v1/graph.py), and the fields of `Rollout.to_dict` (prime_rl/orchestrator/types.py) or a stamp
-`info.prime_rl`. `vf-eval` writes the same rows as `results.jsonl`. binary.py reads what goes to the trainer.
+`info.prime_rl`. `vf-eval` writes the same rows as `results.jsonl`.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,41 +17,11 @@ from typing import Any
 from toolrl_plugin_audit import texts
 from toolrl_plugin_audit.formats.flat import cut, first, integer, numbers
 from toolrl_plugin_audit.row_checks import comparable, finite
-from toolrl_plugin_audit.rows import Call, Exchange, Row, Tokens, quote
+from toolrl_plugin_audit.rows import Exchange, Row, Tokens, quote
 
-LACKS = {
-    "continuation": "rollouts without token ids, or of one request",
-    "masks": "rollouts without token ids",
-    "advantages": "rollouts without advantages, or alone in their group",
-    "versions": "rollouts without the policy's version",
-    "tools": "rollouts that list no tools: name them by --tools if there were any",
-    "rewards": "rollouts without a reward, of an evaluation, or with an error",
-    "truncation": "rollouts without a reward",
-}
 MAX_OFF_POLICY_STEPS = 8
 """prime-rl's default of `max_off_policy_steps`."""
 _STEP = re.compile(r"step_(\d+)")
-
-
-def max_off_policy_steps(root: Path) -> int:
-    """What the run's config allows, if it lies in the folder of the rollouts or above it; else prime-rl's default."""
-    for folder in (root, *root.absolute().parents[:3]):
-        for path in sorted([*folder.glob("*.toml"), *folder.glob("config*/*.toml")])[:20] if folder.is_dir() else ():
-            try:
-                found = _nested(tomllib.loads(path.read_text(encoding="utf-8")), "max_off_policy_steps")
-            except (OSError, ValueError):
-                continue
-            if isinstance(found, int):
-                return found
-    return MAX_OFF_POLICY_STEPS
-
-
-def _nested(table: Any, name: str) -> Any:
-    if not isinstance(table, dict):
-        return None
-    return table.get(
-        name, next((it for it in (_nested(value, name) for value in table.values()) if it is not None), None)
-    )
 
 
 def is_prime(record: Any) -> bool:
@@ -81,8 +50,7 @@ def prime_row(record: Mapping[str, Any], place: str, path: Path, offered: tuple[
     version = integer(first(facts, "oldest")) if "nodes" not in record else integer(facts.get("policy_version"))
     if row.age is None and version is not None and row.step is not None:
         row.age = max(row.step - version, 0)  # Where steps count from 1 and versions from 0, one less.
-    row.ended, row.knows_end = cut(record)
-    row.knows_end = row.knows_end or failed
+    row.ended = cut(record)
     if isinstance(record.get("nodes"), list):
         _read_trace(row, record, facts)
     else:
@@ -104,35 +72,16 @@ def _read_output(row: Row, record: Mapping[str, Any]) -> None:
     completion = record.get("completion")
     spoken = completion if isinstance(completion, list) else []
     row.calls, _ = texts.calls_in_messages(spoken) if spoken else texts.calls_in_text(str(completion or ""))
-    trailing = next((call for call in row.calls if call.last and not call.answered), None)
-    row.ended = row.ended or _by_requests(record)
-    row.ended = row.ended or (f"it ends in a call without an answer, {trailing.text}" if trailing else None)
-    steps = [
-        it for it in record.get("trajectory") or () if isinstance(it, Mapping) and isinstance(it.get("tokens"), Mapping)
-    ]
+    requests = [it for it in record.get("trajectory") or () if isinstance(it, Mapping)]
+    if any(it.get("is_truncated") for it in requests):
+        row.ended = row.ended or "a request is_truncated"
+    row.ended = row.ended or texts.transcript_cut_off(spoken)
+    steps = [it for it in requests if isinstance(it.get("tokens"), Mapping)]
     if steps:
         row.exchanges = list(map(_exchange, steps))
         several = len(steps) > 1
         row.tokens = [_tokens(it, f"request {number + 1}" if several else "") for number, it in enumerate(steps)]
         row.advantage = row.advantage if row.advantage is not None else _one_advantage(steps)
-
-
-def _by_requests(record: Mapping[str, Any]) -> str | None:
-    for number, it in enumerate(record.get("trajectory") or ()):
-        held = [it, it.get("tokens"), *_answers(it.get("response"))] if isinstance(it, Mapping) else []
-        if any(part.get("is_truncated") for part in held if isinstance(part, Mapping)):
-            return f"request {number + 1} is_truncated"
-        if any(part.get("finish_reason") == "length" for part in held if isinstance(part, Mapping)):
-            return f"finish_reason length of request {number + 1}"
-    return None
-
-
-def _answers(response: Any) -> list[Any]:
-    """The messages of an engine's answer, in verifiers' form or OpenAI's."""
-    if not isinstance(response, Mapping):
-        return []
-    choices = response.get("choices")
-    return [response.get("message"), *(choices if isinstance(choices, list) else ())]
 
 
 def _one_advantage(steps: list[Mapping[str, Any]]) -> float | None:
@@ -153,17 +102,12 @@ def _exchange(step: Mapping[str, Any]) -> Exchange:
 def _tokens(step: Mapping[str, Any], name: str) -> Tokens:
     held = step["tokens"]
     prompt, completion = numbers(held.get("prompt_ids")) or [], numbers(held.get("completion_ids")) or []
-    logprobs = numbers(held.get("completion_logprobs"))
     masks = [held.get("prompt_mask") or [0] * len(prompt), held.get("completion_mask") or [1] * len(completion)]
     advantages = numbers(step.get("advantages") or held.get("advantages"))
     if advantages is not None and len(advantages) == len(completion):
         advantages = [0.0] * len(prompt) + advantages
     sampled = [False] * len(prompt) + [True] * len(completion)
-    if logprobs is not None and len(logprobs) == len(completion):
-        logprobs = [0.0] * len(prompt) + logprobs
-    return Tokens(
-        prompt + completion, [*masks[0], *masks[1]], sampled, advantages=advantages, logprobs=logprobs, name=name
-    )
+    return Tokens(prompt + completion, [*masks[0], *masks[1]], sampled, advantages=advantages, name=name)
 
 
 # A trace of verifiers.v1.
@@ -178,9 +122,7 @@ def _read_trace(row: Row, record: Mapping[str, Any], facts: Mapping[str, Any]) -
     row.group = None if group is None else f"{facts.get('env_name') or ''}/{group}"
     row.tools = texts.tool_names(record.get("tools"))
     row.ended = row.ended or _by_calls(record, nodes)
-    row.knows_end = row.knows_end or "calls" in record
-    paths = _paths(nodes)
-    row.calls = _calls_of(nodes, paths)
+    row.calls = [name for it in nodes if it.get("sampled") for name, _ in texts.calls_of(it.get("message") or {})]
     if any(it.get("token_ids") for it in nodes):
         row.tokens = [
             _node_tokens(it, number) for number, it in enumerate(nodes) if it.get("token_ids") or it.get("mask")
@@ -208,36 +150,6 @@ def _by_calls(record: Mapping[str, Any], nodes: list[Mapping[str, Any]]) -> str 
         it.get("finish_reason") for it in nodes if it.get("sampled")
     ]
     return "finish_reason length" if reasons and reasons[-1] == "length" else None
-
-
-def _paths(nodes: list[Mapping[str, Any]]) -> list[list[int]]:
-    """The nodes from a root to each leaf."""
-    parents = {it.get("parent") for it in nodes}
-    found = []
-    for leaf in (number for number in range(len(nodes)) if number not in parents):
-        path, at = [], leaf
-        while isinstance(at, int) and 0 <= at < len(nodes) and at not in path:
-            path.append(at)
-            at = nodes[at].get("parent")  # type: ignore[assignment]
-        found.append(path[::-1])
-    return found
-
-
-def _calls_of(nodes: list[Mapping[str, Any]], paths: list[list[int]]) -> list[Call]:
-    """Calls of sampled messages, each once; answered where any branch answers it."""
-    calls: dict[tuple[int, int], Call] = {}
-    for path in paths:
-        for place, number in enumerate(path):
-            node = nodes[number]
-            if not node.get("sampled"):
-                continue
-            told = [nodes[it].get("message") or {} for it in path[place:]]
-            count = len(node.get("message", {}).get("tool_calls") or ())
-            for index, call in enumerate(texts.calls_in_messages(told)[0][:count]):
-                kept = calls.setdefault((number, index), call)
-                kept.answered |= call.answered
-                kept.last |= call.last
-    return list(calls.values())
 
 
 def _node_tokens(node: Mapping[str, Any], number: int) -> Tokens:
@@ -270,5 +182,4 @@ def _restated(nodes: list[Mapping[str, Any]]) -> list[str]:
 
 def _said(message: Mapping[str, Any]) -> str:
     """A message without what a template or a parser changes: white space, reasoning, the form of arguments."""
-    made = texts.calls_in_messages([message])[0]
-    return re.sub(r"\s+|\\", "", texts.content(message) + "".join(call.text for call in made))
+    return re.sub(r"\s+|\\", "", texts.content(message) + "".join(text for _, text in texts.calls_of(message)))

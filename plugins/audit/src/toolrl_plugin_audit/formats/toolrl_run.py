@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.runs.episodes import EpisodeFile
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.records import StoredEpisode, episode_from_json
-from toolrl.types import CallError, Episode, Trajectory, common_beginning
-from toolrl_plugin_audit.row_checks import finite, realigns
-from toolrl_plugin_audit.rows import Call, Row, Tokens, quote
+from toolrl.types import Episode, Trajectory, common_beginning
+from toolrl_plugin_audit.row_checks import realigns
+from toolrl_plugin_audit.rows import Row, Tokens, quote
 
-LACKS = {
-    "continuation": "rollouts without tokens, of an engine behind an API",
-    "masks": "rollouts without tokens, of an engine behind an API",
-    "advantages": "a run folder holds rewards and where they are credited; advantages are made of them in training",
-    "versions": "only training rollouts with tokens have an age",
-    "rewards": "only training rollouts that didn't fail are compared in groups, without teachers",
-    "tools": "environments without tools",
-}
-NO_ADVANTAGES = "A run folder holds no advantages: the check of these looks at where rewards are credited."
 CUTS = ("max_turns", "max_tokens", "context_full", "timeout")
-_BROKEN = re.compile("\ufffd+")
 
 
 class ToolrlRun:
     """A run, or its folder of episodes."""
 
     name = "episodes of toolrl"
-    lacks = LACKS
-    exact = False
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, path: Path) -> None:
+        """Raises DataError."""
+        folder = self._folder = RunFolder.open(path)
         self._pieces: dict[int, str] = {}
         rollout = folder.config.get("rollout")
         staleness = rollout.get("max_staleness") if isinstance(rollout, dict) else 0
-        self.max_staleness: int | None = int(staleness or 0)
+        self.max_staleness = int(staleness or 0)
         held = folder.config.get("environments")
         environments = {
             name: it for name, it in (held if isinstance(held, dict) else {}).items() if isinstance(it, dict)
         }
         self._tools = {name: ("",) for name, it in environments.items() if it.get("tools")}
-        self._agents = {name for name, it in environments.items() if it.get("harness")}
         algorithm = folder.config.get("algorithm")
         self._distils = isinstance(algorithm, dict) and bool(algorithm.get("distillation"))
         self._trains = False
@@ -70,9 +56,7 @@ class ToolrlRun:
                 episode = episode_from_json(record)
             except ValueError as error:
                 raise DataError(str(error), where=str(file.path)) from error
-            row = self._row(StoredEpisode(record["step"], record["kind"], episode), file.path)
-            row.stated = finite(record.get("reward"))
-            yield row
+            yield self._row(StoredEpisode(record["step"], record["kind"], episode), file.path)
 
     def _row(self, stored: StoredEpisode, path: Path) -> Row:
         episode = stored.episode
@@ -93,9 +77,8 @@ class ToolrlRun:
             if cut_turn
             else None
         )
-        row.knows_end = True
         row.misplaced = _misplaced(episode) if episode.rewards else None
-        row.calls = list(_calls(episode, own_loop=episode.environment in self._agents))
+        row.calls = [item.name or "" for it in episode.trajectories for turn in it.turns for item in turn.items]
         task_tools = episode.task.tools
         row.tools = self._tools.get(episode.environment) if task_tools is None else task_tools
         if with_tokens:
@@ -104,8 +87,7 @@ class ToolrlRun:
                 row.drifts = [*self._other_text(episode), *self._other_tokens(episode)]
         if train and sampled and stored.step is not None:
             versions = [version for it in sampled for version in it.weight_versions if version >= 0]
-            newest = stored.step - 1 - max(versions, default=stored.step - 1)
-            row.age = newest if newest < 0 else stored.step - 1 - min(versions, default=stored.step - 1)
+            row.age = stored.step - 1 - min(versions, default=stored.step - 1)
         return row
 
     def _tokens(self, it: Trajectory, number: int, episode: Episode) -> Tokens:
@@ -120,9 +102,6 @@ class ToolrlRun:
             it.ids,
             it.loss_mask,
             sampled,
-            exact=True,
-            logprobs=it.logprobs,
-            versions=it.weight_versions,
             name=named,
             decode=self._decoder(it.ids),
         )
@@ -193,25 +172,3 @@ def _misplaced(episode: Episode) -> list[str]:
             (entry.turn is not None and entry.turn not in turns) or (entry.role is not None and entry.role not in roles)
         )
     ]
-
-
-def _calls(episode: Episode, *, own_loop: bool) -> Iterator[Call]:
-    """The calls. Those of an agent with a loop of its own are answered by its messages, or not taken as calls."""
-    for it in episode.trajectories:
-        answered = {message.tool_call_id for message in it.messages if message.role == "tool"}
-        for turn in it.turns:
-            # What ends an episode, or is asked for a summary, leaves the calls of a trajectory's last turn behind.
-            ended = turn is it.turns[-1]
-            for place, item in enumerate(turn.items):
-                known = place < len(turn.calls) or (own_loop and (item.id in answered or isinstance(item, CallError)))
-                yield Call(item.name, item.raw or str(item.name), known or ended)
-
-
-def open_run(path: Path) -> ToolrlRun:
-    """The run of a folder. Raises DataError."""
-    return ToolrlRun(RunFolder.open(path))
-
-
-def describe_record(record: Any) -> bool:
-    """Whether a JSON record is an episode of toolrl's."""
-    return isinstance(record, dict) and "stop_reason" in record and ("trajectories" in record or "loss_mask" in record)

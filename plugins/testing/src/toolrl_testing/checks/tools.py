@@ -31,18 +31,10 @@ Build = Callable[[], Toolset]
 
 
 async def check_specs(build: Build, task: Task | None = None) -> None:
-    """Each tool has a name and a description, and parameters that are a JSON Schema; they stay as they are."""
+    """Each tool has a name and a description, and parameters that are a JSON Schema."""
     async with session_of(build, task) as session:
         for spec in session.specs():
             check_spec(spec)
-    toolset, context = build(), make_episode_context(task)
-    await toolset.start()
-    try:
-        async with toolset.open(context.task, context) as own:
-            same = list(own.specs()) == list(own.specs())
-    finally:
-        await toolset.stop()
-    require(same, "specs() gives something else when it is asked again in the same episode")
 
 
 def check_spec(spec: ToolSpec) -> None:
@@ -124,37 +116,21 @@ async def check_isolation(build: Build, calls: Calls, *, same_answers: bool = Tr
 
 async def check_release(build: Build, calls: Calls, task: Task | None = None) -> None:
     """After episodes that end well, fail, or are cancelled in a call, nothing of them is left: no asyncio task, no
-    thread of their own, no entry in the containers of the tool object."""
-    toolset = build()
+    thread of their own."""
     before = asyncio.all_tasks()
-    async with _started(toolset) as box:
+    async with _started(build()) as box:
         running = asyncio.all_tasks()
         for _ in range(3):
             await _end_in_every_way(box, calls, task)
         threads = threading.active_count()
-        grown = await _growth(toolset, box, calls, task)
+        for _ in range(5):
+            await _end_in_every_way(box, calls, task)
         left = await _lasting(lambda: list(asyncio.all_tasks() - running))
         require(not left, f"asyncio tasks are left after their episodes ended: {left}")
-        require(not grown, f"the tool keeps something of episodes that ended, in {', '.join(grown)}")
         more = threading.active_count() - threads
         require(more < 5, f"{more} more threads run after 5 rounds of episodes than before")
     left = await _lasting(lambda: list(asyncio.all_tasks() - before))
     require(not left, f"asyncio tasks are left after stop(): {left}")
-
-
-async def _growth(toolset: Toolset, box: ToolBox, calls: Calls, task: Task | None) -> list[str]:
-    """Containers of the tool object that five rounds of episodes make grow, again and again: what fills up once, such
-    as a pool of spares, is no leak."""
-    grown: list[str] = []
-    for _ in range(3):
-        sizes = _sizes(toolset)
-        for _ in range(5):
-            await _end_in_every_way(box, calls, task)
-        found = ((name, sizes.get(name, 0), size) for name, size in _sizes(toolset).items())
-        grown = [f"{name} ({before} → {after})" for name, before, after in found if after > before]
-        if not grown:
-            break
-    return grown
 
 
 async def _lasting(look: Callable[[], list[_T]]) -> list[_T]:
@@ -242,26 +218,6 @@ def _odd(spec: ToolSpec, example: Mapping[str, Any]) -> list[dict[str, Any]]:
         for kind in [kinds] if isinstance(kinds, str) else kinds:
             odd.extend({**example, name: value} for value in by_type.get(kind, ()))
     return odd
-
-
-def _sizes(toolset: Toolset) -> dict[str, int]:
-    """The sizes of containers that belong to the toolset and the tools in it."""
-    sizes: dict[str, int] = {}
-    owners: list[tuple[str, Any]] = [("", toolset)]
-    seen: set[int] = set()
-    while owners:
-        prefix, owner = owners.pop()
-        if id(owner) in seen or not hasattr(owner, "__dict__"):
-            continue
-        seen.add(id(owner))
-        for name, value in vars(owner).items():
-            label = f"{prefix}{name}"
-            if isinstance(value, dict | list | set):
-                sizes[label] = len(value)
-            own_code = type(value).__module__.partition(".")[0] not in ("builtins", "pydantic", "asyncio", "threading")
-            if own_code and len(seen) < 200:
-                owners.append((f"{label}.", value))
-    return sizes
 
 
 def _shown(record: CallRecord) -> str:

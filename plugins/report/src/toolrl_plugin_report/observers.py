@@ -1,4 +1,4 @@
-"""The observer `tensorboard`: a run's metrics for TensorBoard."""
+"""The observers `report`, which keeps the index of a run's episodes and writes its page, and `tensorboard`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,44 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolrl.errors import ConfigError, PluginError
+from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, RunInfo, StepReport
+from toolrl.runs.episodes import EpisodeStore
+from toolrl.runs.folder import RunFolder
+from toolrl.runs.records import StoredEpisode
+from toolrl.types import Episode
+from toolrl_plugin_report.index import write_index
+from toolrl_plugin_report.page import write_report
+from toolrl_plugin_report.sample import Totals
+from toolrl_plugin_report.view import row
+
+
+class ReportObserver:
+    """Writes report.html into the run's folder."""
+
+    def __init__(self, options: None, context: BuildContext) -> None:
+        """The page has no options."""
+        self._rows: list[list[Any]] = []
+        self._totals = Totals()
+
+    def toolrl_episode_end(self, episode: Episode) -> None:
+        """Keep the episode's row until its step ends."""
+        self._totals.add(episode)
+        self._rows.append(row(StoredEpisode(None, None, episode)))
+
+    def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
+        """Write the index of the step's episodes, where the run saves them."""
+        rows, totals = self._rows, self._totals
+        self._rows, self._totals = [], Totals()
+        for one in rows:
+            one[2:4] = [report.step, report.kind]
+        for file in EpisodeStore(run.directory / "episodes").files() if rows else ():
+            if (file.step, file.kind) == (report.step, report.kind):
+                write_index(file, totals, rows, run.config)
+
+    def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
+        """Write the page of what the folder holds by now."""
+        write_report(RunFolder.open(run.directory))
 
 
 class TensorboardOptions(BaseModel):
@@ -21,7 +57,6 @@ class TensorboardOptions(BaseModel):
     directory: str | None = Field(
         None, description="Folder of event files; None for `tensorboard` in the run's folder."
     )
-    flush_seconds: int = Field(30, ge=1, description="Events reach the disk at least this often.")
 
     def check_files(self) -> None:
         """Raises ConfigError where the package isn't installed."""
@@ -45,7 +80,7 @@ class TensorboardObserver:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         directory = Path(self._options.directory or run.directory / "tensorboard").expanduser()
-        self._writer = EventFileWriter(str(directory), flush_secs=self._options.flush_seconds)
+        self._writer = EventFileWriter(str(directory))
         if run.start_step:
             self._add(run.start_step + 1, session_log=SessionLog(status=SessionLog.START))
 
@@ -69,15 +104,3 @@ class TensorboardObserver:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._writer.add_event(Event(wall_time=time.time(), step=step, **content))
-
-
-def check_tensorboard() -> str:
-    """TensorBoard's version; raises PluginError where it isn't installed."""
-    try:
-        import tensorboard
-    except ImportError as error:
-        raise PluginError(
-            f"the observer `tensorboard` needs the package tensorboard: {error}",
-            hint='Install it: pip install "toolrl[tensorboard]"',
-        ) from error
-    return f"tensorboard {tensorboard.__version__}"
