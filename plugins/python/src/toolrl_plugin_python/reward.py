@@ -1,7 +1,7 @@
 """The reward `code`: the model's program against the unit tests of its task, in the sandbox.
 
 A case that the sandbox couldn't run is no mistake of the model: it is tried once more, and then the episode fails
-instead of being trained on as a zero. So it does where the tests themselves can't be run.
+instead of being trained on as a zero.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from toolrl.errors import DataError, RewardError
+from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.tools.subprocess_pool import available_cores
 from toolrl.types import Episode, Score
@@ -58,7 +58,7 @@ class CodeReward:
         if program is None:
             return Score(0.0, metrics={"correct": 0.0, "answered": 0.0})
         trials = await self._prepare()
-        verdicts = await self._verdicts(trials, cases, program, episode.task.id)
+        verdicts = await self._verdicts(trials, cases, program)
         passed = sum(verdict.kind == "passed" for verdict in verdicts)
         correct = float(passed == len(cases))
         metrics = {"correct": correct, "answered": 1.0}
@@ -92,19 +92,13 @@ class CodeReward:
                 )
             return self._trials
 
-    async def _verdicts(self, trials: Trials, cases: Sequence[Case], program: str, task: str) -> list[Verdict]:
+    async def _verdicts(self, trials: Trials, cases: Sequence[Case], program: str) -> list[Verdict]:
         """What became of the cases; where all have to pass, the first that doesn't is enough."""
         verdicts: list[Verdict] = []
         running = [asyncio.create_task(self._verdict(trials, case, program)) for case in cases]
         try:
             for done in asyncio.as_completed(running):
                 verdict = await done
-                if verdict.kind == "unfit":
-                    raise DataError(
-                        f"a test of it can't be run: {verdict.detail}",
-                        where=f"task {task!r}",
-                        hint="Its modules come with `packages`; arguments have to be plain values.",
-                    )
                 verdicts.append(verdict)
                 if verdict.kind != "passed" and not self._options.continuous:
                     break
