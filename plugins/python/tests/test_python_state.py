@@ -82,6 +82,14 @@ def test_threads_stand_still_between_cells(tool: Callable[..., Any], episode: An
     assert second - first < 300
 
 
+def test_a_persistent_interpreter_is_one_process(cells: Cells) -> None:
+    forked, spawned = cells(
+        "import os; os.fork()", "import subprocess, sys; subprocess.run([sys.executable])", persistent=True
+    )
+    assert "PermissionError" in forked.text
+    assert "PermissionError" in spawned.text
+
+
 def test_calls_of_one_turn_share_the_state_in_order(tool: Callable[..., Any], episode: Any) -> None:
     async def work(toolset: PythonToolset) -> list[str]:
         async with episode(toolset) as tell:

@@ -270,7 +270,6 @@ def test_the_self_check_says_what_isolates(any_isolation: str) -> None:
     ("outcome", "part"),
     [
         (CellOutcome("disk"), "its files grew beyond 128 MB"),
-        (CellOutcome("processes"), "kept starting processes"),
         (CellOutcome("garbled"), "disturbed its own interpreter"),
         (CellOutcome("ended", exit_code=128 + 31), "Bad system call"),
         (CellOutcome("ended", exit_code=128 + 64), "signal 64"),

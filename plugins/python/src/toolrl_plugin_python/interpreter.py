@@ -25,7 +25,7 @@ GRACE_SECONDS = 1.0
 _LONGEST_ANSWER = 400
 _log = logging.getLogger(__name__)
 
-Kind = Literal["ok", "exception", "exit", "timeout", "memory", "cpu", "disk", "processes", "output", "ended", "garbled"]
+Kind = Literal["ok", "exception", "exit", "timeout", "memory", "cpu", "disk", "output", "ended", "garbled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Interpreter:
 
     async def execute(self, code: str, seconds: float, *, last: bool) -> CellOutcome:
         """Run a cell. Where it is the `last` one, or ends badly, the interpreter and all it started are gone when this
-        returns; otherwise the interpreter is held still, and what it started is gone. Raises KeeperError.
+        returns; otherwise the interpreter is held still. Raises KeeperError.
         """
         begin = time.monotonic()
         token = secrets.token_hex(8)

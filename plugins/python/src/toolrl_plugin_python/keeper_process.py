@@ -61,8 +61,8 @@ class Ending:
 
     exit_code: int
     """As `os.waitstatus_to_exitcode` gives it: negative for a signal."""
-    reason: Literal["", "memory", "cpu", "disk", "processes"] = ""
-    """The limit for which the keeper ended it: `memory`, `cpu`, `disk`, `processes`, or none."""
+    reason: Literal["", "memory", "cpu", "disk"] = ""
+    """The limit for which the keeper ended it: `memory`, `cpu`, `disk`, or none."""
     error: str = ""
     """Why it couldn't begin."""
 
@@ -181,7 +181,7 @@ class KeeperProcess:
         self._send({"op": "watch", "id": job.number})
 
     async def pause(self, job: Running) -> None:
-        """Hold an interpreter still and end all that it started; returns early where it has ended."""
+        """Hold an interpreter still; returns early where it has ended."""
         job.paused = self._loop.create_future()
         self._send({"op": "pause", "id": job.number})
         either: list[asyncio.Future[Any]] = [job.paused, job.ended]

@@ -264,7 +264,6 @@ def _note(outcome: CellOutcome, options: PythonOptions) -> str:
         "memory": f"The code was stopped because it used more than {options.memory_mb} MB of memory.",
         "cpu": f"The code was stopped because it used more than {options.cpu_seconds:g} s of processor time.",
         "disk": f"The code was stopped because its files grew beyond {options.scratch_mb} MB.",
-        "processes": "The code was stopped because it kept starting processes.",
         "output": "The code was stopped because it printed without end.",
         "garbled": "The code was stopped because it disturbed its own interpreter.",
     }[outcome.kind]
