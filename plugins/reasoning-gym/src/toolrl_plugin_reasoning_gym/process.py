@@ -3,7 +3,6 @@ that score answers."""
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import threading
@@ -127,18 +126,13 @@ def check_generators(options: DataOptions, where: str | None = None) -> None:
 
 def _problem(spec: GeneratorOptions, known: dict[str, dict[str, Any]]) -> str | None:
     if spec.name not in known:
-        return f"reasoning_gym has no generator {spec.name!r}{_nearest(spec.name, known)}"
+        return f"reasoning_gym has no generator {spec.name!r}"
     for key in spec.config:
         if key != "seed" and key not in known[spec.name]:
             settings = ", ".join(known[spec.name]) or "none"
-            return f"{spec.name} has no setting {key!r}{_nearest(key, known[spec.name])}; it has: {settings}"
+            return f"{spec.name} has no setting {key!r}; it has: {settings}"
     try:
         generators().ask(do="opened", generator=spec.name, config=library_config(spec, 0, 1))
     except WorkerError as error:
         return f"{spec.name} refuses its settings: {error}"
     return None
-
-
-def _nearest(name: str, known: Any) -> str:
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -26,7 +26,7 @@ _BOXED = "\\boxed{"
 
 
 class ReasoningGymReward:
-    """Scores tasks of the data set `reasoning_gym`, or rows that `toolrl reasoning-gym data` wrote."""
+    """Scores tasks of the data set `reasoning_gym`."""
 
     def __init__(self, options: ReasoningGymRewardOptions | None, context: BuildContext) -> None:
         """Raises ConfigError where the library isn't there."""
@@ -99,8 +99,7 @@ def carried_by(task: Task) -> dict[str, Any]:
     if not isinstance(carried.get("generator"), str) or not isinstance(carried.get("entry"), dict):
         raise RewardError(
             f"task {task.id!r} has no `reasoning_gym` with `generator` and `entry` among its extra columns",
-            hint="The reward `reasoning_gym` scores tasks of the data set `reasoning_gym`, or rows that "
-            "`toolrl reasoning-gym data` wrote.",
+            hint="The reward `reasoning_gym` scores tasks of the data set `reasoning_gym`.",
         )
     config = {**(carried.get("config") or {}), "seed": 0, "size": 1}
     return {"generator": carried["generator"], "config": config, "entry": carried["entry"]}
