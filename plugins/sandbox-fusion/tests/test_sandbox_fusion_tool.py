@@ -111,33 +111,9 @@ class TestCall:
         assert (request["language"], request["fetch_files"]) == ("cpp", ["out.txt"])
         assert stub.headers[0]["X-Key"] == "k"
 
-    @pytest.mark.parametrize(
-        ("most", "given", "seconds"),
-        [(60, 10, 10.0), (60, "2.5", 2.5), (60, 1e9, 60.0), (60, None, 30.0), (60, float("inf"), 60.0), (None, 5, 5.0),
-         (None, 50, 30.0)],
-    )  # fmt: skip
-    def test_a_call_may_ask_for_seconds_up_to_the_maximum(
-        self, stub: HttpStub, most: Any, given: Any, seconds: float
-    ) -> None:
-        ask(make(stub.url, max_timeout=most), code="1", timeout=given)
-        assert stub.requests[0]["run_timeout"] == seconds
-        assert stub.requests[0]["compile_timeout"] == seconds
-
-    @pytest.mark.parametrize("timeout", [0, -1, "soon", True, [], float("nan"), 10**400])
-    def test_seconds_that_are_none(self, stub: HttpStub, timeout: Any) -> None:
-        if timeout == 10**400:
-            timeout = -timeout
-        with pytest.raises(ToolError, match="'timeout'"):
-            ask(make(stub.url), code="1", timeout=timeout)
-
-    @pytest.mark.parametrize(
-        ("given", "language"),
-        [("cpp", "cpp"), ("C++", "cpp"), ("Python", "python"), ("py", "python"), ("js", "nodejs"), ("R", "R"),
-         ("r", "R"), (None, "python"), ("D_ut", "D_ut")],
-    )  # fmt: skip
-    def test_a_call_may_ask_for_a_language(self, stub: HttpStub, given: Any, language: str) -> None:
-        ask(make(stub.url), code="1", language=given)
-        assert stub.requests[0]["language"] == language
+    def test_a_call_may_ask_for_a_language(self, stub: HttpStub) -> None:
+        ask(make(stub.url), code="1", language="D_ut")
+        assert stub.requests[0]["language"] == "D_ut"
 
     def test_a_language_that_isnt_there(self, stub: HttpStub) -> None:
         with pytest.raises(ToolError, match="'cobol' isn't one of python, cpp"):
@@ -146,17 +122,10 @@ class TestCall:
             ask(make(stub.url, languages=["python", "cpp"]), code="1", language="go")
         assert stub.requests == []
 
-    @pytest.mark.parametrize(
-        ("code", "sent"),
-        [(["a = 1", "print(a)"], "a = 1\nprint(a)"), (7, "7"), ({"a": 1}, "{'a': 1}"), ([1], "[1]"), ("", "")],
-    )
-    def test_code_that_is_no_text(self, stub: HttpStub, code: Any, sent: str) -> None:
-        ask(make(stub.url), code=code)
-        assert stub.requests[0]["code"] == sent
-
-    def test_without_code(self, stub: HttpStub) -> None:
-        with pytest.raises(ToolError, match="'code' missing"):
-            ask(make(stub.url))
+    @pytest.mark.parametrize("arguments", [{}, {"code": 7}, {"code": ["a"]}])
+    def test_code_that_is_no_text(self, stub: HttpStub, arguments: dict[str, Any]) -> None:
+        with pytest.raises(ToolError, match="'code': expected a text"):
+            ask(make(stub.url), **arguments)
 
 
 class TestAnswer:
@@ -240,13 +209,6 @@ class TestStart:
         stub.script(HttpReply(b"", 503), HttpReply(b"", 502), HttpReply(finished()))
         ask(make(stub.url, probe=True), code="x")
         assert [request["code"] for request in stub.requests] == [PROBE, PROBE, PROBE, "x"]
-
-    def test_stop_after_a_failed_start(self, stub: HttpStub, tmp_path: Path) -> None:
-        tool = make(stub.url, files={"a": str(tmp_path / "none")})
-        with pytest.raises(ToolsetError):
-            ask(tool, code="1")
-        tool.options.files.clear()
-        assert ask(tool, code="1").text == "ok\n"
 
 
 class TestPlaces:
@@ -357,7 +319,6 @@ class TestOptions:
             ({"default_language": "cobol"}, "no language 'cobol'"),
             ({"languages": ["cpp"]}, "isn't among"),
             ({"languages": []}, "languages"),
-            ({"max_timeout": 10}, "below default_timeout"),
             ({"rate_limit": 0}, "rate_limit"),
             ({"num_workers": 0}, "num_workers"),
             ({"default_timeout": 0}, "default_timeout"),

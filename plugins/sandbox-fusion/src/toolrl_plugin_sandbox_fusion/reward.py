@@ -32,7 +32,6 @@ TAGS: dict[str, tuple[str, ...]] = {
     "rust": ("rust", "rs"),
 }
 """How blocks of a language are marked, where not by its name."""
-_OTHER_TAGS = frozenset({"c++", "c#", "python3", "f#"})
 
 
 class SandboxReward:
@@ -136,4 +135,4 @@ def _without_tag(block: str) -> str:
     """A first line that is one word names a language."""
     first, newline, rest = block.partition("\n")
     word = first.strip()
-    return rest if newline and (word.isalpha() or word in _OTHER_TAGS) else block
+    return rest if newline and word.isalpha() else block

@@ -35,8 +35,6 @@ class Serve(Command):
         )
         add("--workers", type=_at_least(1), metavar="N",
             help="programs that run at once (default: as many as there are processors)")  # fmt: skip
-        add("--queue", type=_at_least(0), default=256, metavar="N",
-            help="requests that wait for a place; further ones are answered 503 (default: %(default)s)")  # fmt: skip
         add("--languages", metavar="NAME,…", type=_languages,
             help=f"languages to offer (default: those that work here of {', '.join(LANGUAGES)})")  # fmt: skip
         add("--python", default=sys.executable, metavar="PATH",
@@ -49,10 +47,6 @@ class Serve(Command):
             help="the most that a request may ask for, to compile and to run each (default: %(default)s)")  # fmt: skip
         add("--memory-mb", type=_at_least(16), default=4096, metavar="MB",
             help="the most memory of a program, and what one without a limit gets (default: %(default)s)")  # fmt: skip
-        add("--max-request-mb", type=_at_least(1), default=32, metavar="MB",
-            help="size of a request (default: %(default)s)")  # fmt: skip
-        add("--grace", type=_at_least(0), default=10, metavar="SECONDS",
-            help="how long programs may go on when the server stops (default: %(default)s)")  # fmt: skip
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGINT or SIGTERM; the exit status."""
@@ -82,9 +76,7 @@ def make_server(args: argparse.Namespace) -> SandboxServer:
         readable=[path.absolute() for path in args.readable],
         bounds=Bounds(seconds=args.max_timeout, memory_mb=args.memory_mb),
     )
-    names = ("host", "port", "queue", "max_request_mb")
-    settings = {name: getattr(args, name) for name in names}
-    return SandboxServer(runner, workers=args.workers or os.cpu_count() or 1, grace_seconds=args.grace, **settings)
+    return SandboxServer(runner, host=args.host, port=args.port, workers=args.workers or os.cpu_count() or 1)
 
 
 def check() -> str:
