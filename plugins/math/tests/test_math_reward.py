@@ -115,16 +115,14 @@ def test_an_answer_without_end_is_wrong_and_the_next_is_judged(text: str) -> Non
     later.close()
 
 
-def test_a_worker_beyond_its_own_alarm_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_beyond_its_deadline_is_killed_and_replaced() -> None:
     worker = verifier.worker()
     assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
     assert worker._worker is not None
     first = worker._worker._process
     assert first is not None
-    monkeypatch.setattr(verifier, "GRACE_SECONDS", -19.9)  # the deadline comes before the alarm
-    assert verifier.judge(worker, ["1"], r"\boxed{9^{9^{9^{9}}}}", 20.0) == "timeout"
+    assert verifier.judge(worker, ["1"], r"\boxed{9^{9^{9^{9}}}}", 0.2) == "timeout"
     assert first.poll() is not None
-    monkeypatch.undo()
     assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
     worker.close()
     worker.close()

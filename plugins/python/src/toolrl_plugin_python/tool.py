@@ -275,5 +275,4 @@ def _how_it_ended(exit_code: int, options: PythonOptions) -> str:
     number = exit_code - 128
     if number == signal.SIGKILL:
         return f"The interpreter was killed; the likely reason is its limit of {options.memory_mb} MB of memory."
-    name = signal.strsignal(number) if number < signal.NSIG else None
-    return f"The interpreter was ended by signal {number}{f' ({name})' if name else ''}."
+    return f"The interpreter was ended by signal {number}."

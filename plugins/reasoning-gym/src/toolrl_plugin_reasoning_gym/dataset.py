@@ -29,7 +29,6 @@ class ReasoningGym:
         """Raises ConfigError where the library isn't there, or has no such generator or setting."""
         self._options = options
         check_generators(options, context.where or None)
-        self._worker: Any = generators()
 
     def __len__(self) -> int:
         return self._options.size
@@ -42,9 +41,8 @@ class ReasoningGym:
         which, own, counts = self._plan
         spec, own_index = options.generators[which[index]], own[index]
         config = library_config(spec, options.seed, counts[which[index]])
-        self._worker = self._worker or generators()
         try:
-            entry = self._worker.ask(do="entry", generator=spec.name, config=config, index=own_index)["entry"]
+            entry = generators().ask(do="entry", generator=spec.name, config=config, index=own_index)["entry"]
         except WorkerError as error:
             raise DataError(
                 f"task {index}: the generator {spec.name!r} can't make its task {own_index}: {error}",
@@ -77,6 +75,3 @@ class ReasoningGym:
             own.append(counts[number])
             counts[number] += 1
         return which, own, counts
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_worker": None}

@@ -6,10 +6,10 @@ scorer, or takes too long, is worth 0 and shows up in a metric. Where the scorin
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 from toolrl.errors import RewardError
+from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score, Task
 from toolrl_common.workers import WorkerThreads
@@ -21,8 +21,7 @@ _WALL_FACTOR = 6
 """Seconds by the clock for each of processor time: the machine is busy."""
 _TOLERANCE = 1e-9
 Form = Literal["tag", "boxed", "text"]
-_OPEN, _CLOSE = "<answer>", "</answer>"
-_BOXED = "\\boxed{"
+_FLAGS = {"tag": EndFlags(("answer",)), "boxed": EndFlags(("boxed",))}
 
 
 class ReasoningGymReward:
@@ -63,32 +62,8 @@ class ReasoningGymReward:
 
 def answer_in(text: str, form: Form) -> str | None:
     """The answer, without white space around it; None where there is none, or an empty one."""
-    found = text if form == "text" else _tagged(text) if form == "tag" else _boxed(text)
+    found = text if form == "text" else _FLAGS[form].find(text)
     return (found or "").strip() or None
-
-
-def _tagged(text: str) -> str | None:
-    """What the library's `extract_answer` finds, whose regular expression is quadratic in tags that nothing closes."""
-    answer, position = None, 0
-    while True:
-        start = text.find(_OPEN, position)
-        end = text.find(_CLOSE, start + len(_OPEN)) if start >= 0 else -1
-        if end < 0:
-            return answer
-        answer = text[start + len(_OPEN) : end]
-        position = end + len(_CLOSE)
-
-
-def _boxed(text: str) -> str | None:
-    """The box that is closed last, so the outer one of two; a box that nothing closes is none."""
-    answer, opened = None, []
-    for brace in re.finditer(r"[{}]", text):
-        if brace[0] == "{":
-            opened.append(brace.end() if text.endswith(_BOXED, 0, brace.end()) else None)
-        elif opened:
-            start = opened.pop()
-            answer = text[start : brace.start()] if start is not None else answer
-    return answer
 
 
 def carried_by(task: Task) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import ast
 import atexit
 import builtins
 import codecs
-import inspect
 import io
 import json
 import linecache
@@ -49,13 +48,12 @@ class _Frames(traceback.StackSummary):
 class Shown:
     """Writes to stderr."""
 
-    def __init__(self, scratch: str, packages: Sequence[str], memory_mb: int) -> None:
+    def __init__(self, scratch: str, packages: Sequence[str]) -> None:
         self._scratch = os.path.join(scratch, "")  # noqa: PTH118
         self._packages = packages
-        self._memory_mb = memory_mb
 
     def exception(self, error: BaseException) -> None:
-        """A traceback, and what the model should know about the limits of this place."""
+        """A traceback, and for a missing module what can be imported here."""
         if isinstance(error, MemoryError):
             # What filled the memory is mostly held by the frames.
             with suppress(Exception):
@@ -87,15 +85,10 @@ class Shown:
         return filename.startswith(("<code>", "<cell ", self._scratch))
 
     def _hint(self, error: BaseException) -> str:
-        if isinstance(error, ModuleNotFoundError):
-            more = f" and these packages: {', '.join(self._packages)}" if self._packages else ""
-            return f"(There is the standard library{more}; nothing else can be installed.)\n"
-        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if isinstance(error, PermissionError) and any(name.endswith("/socket.py") for name in files):
-            return "(There is no network here.)\n"
-        if isinstance(error, MemoryError) and self._memory_mb:
-            return f"(The code may use {self._memory_mb} MB of memory.)\n"
-        return ""
+        if not isinstance(error, ModuleNotFoundError):
+            return ""
+        more = f" and these packages: {', '.join(self._packages)}" if self._packages else ""
+        return f"(There is the standard library{more}; nothing else can be installed.)\n"
 
 
 def _write(text: str) -> None:
@@ -108,18 +101,18 @@ def _write(text: str) -> None:
 def run_interpreter(settings: Settings, limits: JobLimits, place: JobPlace) -> int:
     """What the first does: an interpreter in the walls, until it ends. The exit status is the interpreter's, 128 and
     the signal's number where one ended it."""
-    child = cell.inside(settings, limits, place, lambda: serve(settings, limits, place))
+    child = cell.inside(settings, limits, place, lambda: serve(settings, place))
     status = os.waitstatus_to_exitcode(cell.wait_for(child))
     cell.end_others(settings, place)
     return status if status >= 0 else 128 - status
 
 
-def serve(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
+def serve(settings: Settings, place: JobPlace) -> None:
     """Run cells until the run hangs up."""
     channel = os.dup(cell.CHANNEL)
     cell.arrange([0, 1, 2, channel])
     _prepare(settings, place)
-    notebook = Notebook(settings, limits, place.scratch)
+    notebook = Notebook(settings, place.scratch)
     os.write(3, b"ready\n")
     process = os.getpid()
     with open(3, "rb", closefd=False) as requests:
@@ -164,12 +157,11 @@ class StoppedError(BaseException):
 class Notebook:
     """The state between cells."""
 
-    def __init__(self, settings: Settings, limits: JobLimits, scratch: str) -> None:
+    def __init__(self, settings: Settings, scratch: str) -> None:
         self._main = types.ModuleType("__main__")
         sys.modules["__main__"] = self._main
         self._cells = 0
-        self._shown = Shown(scratch, settings.packages, limits.memory_mb)
-        self._loops: Any = None
+        self._shown = Shown(scratch, settings.packages)
 
     def run(self, request: dict[str, Any]) -> str:
         """Run a cell. The outcome: `ok`, `exception NAME`, `exit STATUS`, or `stopped`."""
@@ -201,12 +193,10 @@ class Notebook:
                 return self._exit_outcome(error)
             except StoppedError as error:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                _begin_line()
                 self._shown.stopped(error)
                 return "stopped"
             except BaseException as error:  # noqa: BLE001 - whatever a cell raises is shown
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                _begin_line()
                 self._shown.exception(error)
                 name = type(error).__name__  # which may be anything
                 is_plain = name.isascii() and name.isidentifier() and len(name) <= 80
@@ -216,29 +206,17 @@ class Notebook:
         return "ok"
 
     def _execute(self, source: str, name: str) -> None:
-        tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        tree = ast.parse(source, name)
         last = tree.body[-1] if tree.body else None
-        if not isinstance(last, ast.Expr) or _is_hushed(last, source):
-            self._evaluate(tree, name, "exec")
+        if not isinstance(last, ast.Expr):
+            exec(compile(tree, name, "exec"), self._main.__dict__)
             return
         del tree.body[-1]
-        if tree.body:
-            self._evaluate(tree, name, "exec")
-        value = self._evaluate(ast.Expression(last.value), name, "eval")
+        exec(compile(tree, name, "exec"), self._main.__dict__)
+        value = eval(compile(ast.Expression(last.value), name, "eval"), self._main.__dict__)
         if value is not None:
             text = repr(value)
-            _begin_line()
             print(text)
-
-    def _evaluate(self, tree: ast.AST, name: str, mode: str) -> Any:
-        code = compile(tree, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # type: ignore[call-overload]
-        value = eval(code, self._main.__dict__)
-        if code.co_flags & inspect.CO_COROUTINE:
-            import asyncio
-
-            self._loops = self._loops or asyncio.Runner()
-            value = self._loops.run(value)
-        return value
 
     def _exit_outcome(self, error: SystemExit) -> str:
         if error.code is None or isinstance(error.code, int):
@@ -260,36 +238,9 @@ def _finish() -> None:
     atexit._run_exitfuncs()
 
 
-def _is_hushed(last: ast.Expr, source: str) -> bool:
-    """True where a semicolon follows the last expression."""
-    lines = source.encode().splitlines()
-    line = lines[(last.end_lineno or 1) - 1]
-    return line[last.end_col_offset or 0 :].lstrip().startswith(b";")
-
-
-class _Output(io.FileIO):
-    """What is printed, and whether the last of it ended a line."""
-
-    in_line = False
-
-    def write(self, data: Any, /) -> int:
-        if len(data):
-            self.in_line = data[-1] != 10
-        return super().write(data)
-
-
-def _begin_line() -> None:
-    """What was printed last may not have ended its line; what is shown next begins one."""
-    with suppress(Exception):
-        stream = sys.__stdout__
-        stream.flush()  # type: ignore[union-attr]
-        if stream.buffer.raw.in_line:  # type: ignore[union-attr]
-            stream.write("\n")  # type: ignore[union-attr]
-
-
 def _streams() -> list[io.TextIOBase]:
     """New stdout and stderr on one buffer, so that what goes to them stays in order. A line goes out when it ends."""
-    buffer = io.BufferedWriter(_Output(1, "wb", closefd=False))
+    buffer = io.BufferedWriter(io.FileIO(1, "wb", closefd=False))
     made = []
     for _ in range(2):
         stream = io.TextIOWrapper(
