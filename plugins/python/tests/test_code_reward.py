@@ -128,12 +128,6 @@ def test_where_the_program_is_looked_for(any_isolation: str) -> None:
     assert [value(), value(judge="all"), value(judge="answer"), value(judge="answer", code="text")] == [0, 1, 0, 1]
 
 
-def test_no_program_is_a_wrong_answer(any_isolation: str) -> None:
-    episodes = [make_episode(text, task=make_task(answer=CALLS)) for text in ("", "no", "```python\n```")]
-    episodes.append(make_episode(task=make_task(answer=CALLS)))
-    assert asyncio.run(scores(episodes)) == [Score(0.0, metrics={"correct": 0.0, "answered": 0.0})] * 4
-
-
 def test_packages(scored: Scored) -> None:
     program = "import packaging.version as v\n\ndef f(x): return str(v.Version(x))"
     answer = ["assert f('1.0') == '1.0'"]

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from toolrl.protocols import BuildContext
 from toolrl.types import ToolResult
-from toolrl_plugin_python.tool import STATE_LOST, PythonToolset, build_python
+from toolrl_plugin_python.tool import STATE_LOST, PythonToolset
 
 Cells = Callable[..., list[ToolResult]]
 
@@ -146,29 +145,3 @@ def test_a_keeper_that_dies_is_replaced(tool: Callable[..., Any], episode: Any) 
             return [(await tell("2")).text for _ in range(3)]
 
     assert tool(work) == ["2", "2", "2"]
-
-
-def test_starting_and_stopping_in_every_order(
-    descriptors: Callable[[], set[str]], episode: Any, any_isolation: str
-) -> None:
-    async def work() -> None:
-        toolset = build_python(None, BuildContext(name="python"))
-        await toolset.stop()
-        await toolset.start()
-        await toolset.stop()
-        await toolset.stop()
-        starting = asyncio.create_task(toolset.start())
-        await asyncio.sleep(0.5)
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-            raise asyncio.CancelledError  # it may have been done already
-        await toolset.stop()
-        async with episode(toolset) as tell:
-            with pytest.raises(RuntimeError, match="isn't started"):
-                await tell("1")
-
-    before = descriptors()
-    asyncio.run(work())
-    left = {it for it in descriptors() - before if "pipe" in it or "socket" in it or "memfd" in it}
-    assert left == set()

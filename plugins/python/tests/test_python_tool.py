@@ -13,10 +13,9 @@ from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.types import ToolCall, ToolResult
 from toolrl_plugin_python import paths
-from toolrl_plugin_python.interpreter import CellOutcome
 from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import PythonOptions
-from toolrl_plugin_python.tool import MAX_CODE, PythonToolset, answer, build_code_interpreter, build_python, check
+from toolrl_plugin_python.tool import MAX_CODE, PythonToolset, build_code_interpreter, build_python, check
 from toolrl_testing import make_episode_context
 
 Cells = Callable[..., list[ToolResult]]
@@ -247,27 +246,5 @@ def test_what_the_model_is_told() -> None:
     assert build_python(PythonOptions(description="Mine."), BuildContext(name="python")).spec.description == "Mine."
 
 
-def test_options_that_can_not_be_met() -> None:
-    with pytest.raises(ConfigError, match="isn't installed"):
-        build_python(PythonOptions(packages=["no-such-package"]), BuildContext(name="python"))
-    with pytest.raises(ConfigError, match="absolute path"):
-        build_python(PythonOptions(readable=[Path("relative")]), BuildContext(name="python"))
-
-
 def test_the_self_check_says_what_isolates(any_isolation: str) -> None:
     assert "seccomp" in check()
-
-
-@pytest.mark.parametrize(
-    ("outcome", "part"),
-    [
-        (CellOutcome("disk"), "its files grew beyond 128 MB"),
-        (CellOutcome("garbled"), "disturbed its own interpreter"),
-        (CellOutcome("ended", exit_code=128 + 31), "signal 31"),
-        (CellOutcome("ended", exit_code=250), "signal 122"),
-    ],
-)
-def test_words_for_rare_ends(outcome: CellOutcome, part: str) -> None:
-    result = answer(outcome, PythonOptions(), state_lost=False)
-    assert part in result.text
-    assert result.error == "tool_error"

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sandbox_answers import finished
 
 from toolrl.config.tool_policy import PolicyOptions
-from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError, TransientToolError
+from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.rate_limits import Limiter
@@ -100,21 +100,6 @@ class TestCall:
             }
         ]
 
-    def test_the_options_are_sent(self, stub: HttpStub) -> None:
-        tool = make(
-            stub.url + "/run_code", default_timeout=5, compile_timeout=20, memory_limit_mb=64, default_language="cpp",
-            fetch_files=["out.txt"], headers={"X-Key": "k"},
-        )  # fmt: skip
-        ask(tool, code="int x;")
-        request = stub.requests[0]
-        assert (request["run_timeout"], request["compile_timeout"], request["memory_limit_MB"]) == (5.0, 20.0, 64)
-        assert (request["language"], request["fetch_files"]) == ("cpp", ["out.txt"])
-        assert stub.headers[0]["X-Key"] == "k"
-
-    def test_a_call_may_ask_for_a_language(self, stub: HttpStub) -> None:
-        ask(make(stub.url), code="1", language="D_ut")
-        assert stub.requests[0]["language"] == "D_ut"
-
     def test_a_language_that_isnt_there(self, stub: HttpStub) -> None:
         with pytest.raises(ToolError, match="'cobol' isn't one of python, cpp"):
             ask(make(stub.url), code="1", language="cobol")
@@ -145,13 +130,6 @@ class TestAnswer:
         stub.script(*(HttpReply(b"", status) for _ in range(3)), HttpReply(finished("42\n")))
         found = ask(make(stub.url, patience=60), code="1")
         assert (found.text, found.metrics["retries"]) == ("42\n", 3.0)
-
-    @pytest.mark.parametrize("status", [429, 503])
-    def test_without_patience_that_is_left_to_the_policy(self, stub: HttpStub, status: int) -> None:
-        stub.script(HttpReply(b"", status, {"Retry-After": "4"}))
-        with pytest.raises(TransientToolError) as error:
-            ask(make(stub.url), code="1")
-        assert error.value.retry_after == 4.0
 
     def test_as_verl_says_it(self, stub: HttpStub) -> None:
         stub.script(
@@ -194,17 +172,8 @@ class TestFiles:
         assert [request["files"] for request in stub.requests] == [{}, {"out.txt": "aGk="}]
         assert context.shared == {"sandbox_files": {"out.txt": b"hi"}}
 
-    def test_a_fetched_file_that_isnt_base64(self, stub: HttpStub) -> None:
-        stub.answer = lambda request: HttpReply(finished(files={"out.txt": "a"}))
-        with pytest.raises(ToolError, match="base64"):
-            ask(make(stub.url, fetch_files=["out.txt"]), code="1")
-
 
 class TestStart:
-    def test_a_sandbox_that_answers(self, stub: HttpStub) -> None:
-        ask(make(stub.url, probe=True), code="x")
-        assert [request["code"] for request in stub.requests] == [PROBE, "x"]
-
     def test_a_sandbox_that_comes_up_late(self, stub: HttpStub) -> None:
         stub.script(HttpReply(b"", 503), HttpReply(b"", 502), HttpReply(finished()))
         ask(make(stub.url, probe=True), code="x")

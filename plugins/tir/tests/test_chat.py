@@ -54,11 +54,6 @@ def test_what_the_preamble_shows_is_what_the_parser_reads(tokenizer: Any) -> Non
     assert [item.arguments for item in items] == [{"code": "print(2**10)"}, {"expression": "3 * (4 - 1)"}]
 
 
-def test_the_preamble_follows_a_system_message(tokenizer: Any) -> None:
-    told = opened(tir(tokenizer), [PYTHON], Message("system", "Be brief."), QUESTION)
-    assert told.startswith("<|system|>Be brief.\n\n# Tools")
-
-
 def test_own_wording(tokenizer: Any) -> None:
     assert opened(tir(tokenizer, preamble_text="You have {tools}."), [CALCULATOR]).startswith(
         "<|system|>You have calculator: Evaluates. Write an expression in tags: "
@@ -66,16 +61,6 @@ def test_own_wording(tokenizer: Any) -> None:
     )
     assert opened(tir(tokenizer, preamble_text="Use programs."), [PYTHON]).startswith("<|system|>Use programs.<|end|>")
     assert opened(tir(tokenizer, preamble_text=""), [PYTHON]) == "<|user|>What is 6*7?<|end|><|assistant|>"
-
-
-def test_options_of_the_template(tokenizer: Any) -> None:
-    chat = tir(tokenizer, template_kwargs={"think": True}, turn_end=["\n"])
-    assert chat.open([QUESTION], [PYTHON]).in_thinking
-    assert ord("\n") in chat.end_ids
-
-
-def test_the_check_before_a_run(tokenizer: Any) -> None:
-    assert tir(tokenizer).check([PYTHON, SEARCH]) == []
 
 
 UNIT = ToolSpec(
@@ -164,12 +149,6 @@ def test_torl_options(tokenizer: Any) -> None:
         torl(tokenizer, add_bos=True)
     told = opened(torl(tokenizer, instruction="Compute."), [], Message("system", "Be brief."), QUESTION)
     assert told == "Be brief.\nUser: Compute.\nWhat is 6*7?\nAssistant:"
-
-
-def test_torl_conversations_end_turns_as_they_were_sampled(tokenizer: Any) -> None:
-    chat = torl(tokenizer, instruction="")
-    told = opened(chat, [], QUESTION, Message("assistant", "42"), Message("user", "Sure?"))
-    assert told.endswith("User: What is 6*7?\nAssistant: 42<|end|>\nUser: Sure?\nAssistant:")
 
 
 def test_special_tokens_in_results_are_plain_text(tokenizer: Any) -> None:

@@ -79,9 +79,8 @@ def list_generators(where: str | None = None) -> list[dict[str, Any]]:
 
 def score(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
     """`score`, or `failed` with `detail`. Raises RewardError where the answer couldn't be judged at all."""
-    opened = {"do": "opened", "generator": request["generator"], "config": request["config"]}
     try:
-        _ask(process, opened)
+        _ask(process, {"do": "entry", **{key: request[key] for key in ("generator", "config", "index")}})
         try:
             return process.ask({"do": "score", **request}, 2 * request["wall_seconds"] + GRACE_SECONDS)
         except ProcessCrashError as error:

@@ -67,17 +67,15 @@ def answer_in(text: str, form: Form) -> str | None:
 
 
 def carried_by(task: Task) -> dict[str, Any]:
-    """Generator, config and entry of a task. The generator is built small for scoring: what is scored is the entry.
-    Raises RewardError for a task that has none."""
+    """Generator, config and index of a task. Raises RewardError for a task that has none."""
     carried = task.extra.get("reasoning_gym")
     carried = carried if isinstance(carried, dict) else {}
-    if not isinstance(carried.get("generator"), str) or not isinstance(carried.get("entry"), dict):
+    if not isinstance(carried.get("generator"), str) or not isinstance(carried.get("index"), int):
         raise RewardError(
-            f"task {task.id!r} has no `reasoning_gym` with `generator` and `entry` among its extra columns",
+            f"task {task.id!r} has no `reasoning_gym` with `generator` and `index` among its extra columns",
             hint="The reward `reasoning_gym` scores tasks of the data set `reasoning_gym`.",
         )
-    config = {**(carried.get("config") or {}), "seed": 0, "size": 1}
-    return {"generator": carried["generator"], "config": config, "entry": carried["entry"]}
+    return {"generator": carried["generator"], "config": carried.get("config") or {}, "index": carried["index"]}
 
 
 def check() -> str:
@@ -85,9 +83,9 @@ def check() -> str:
     require_library()
     process = worker("--score")
     try:
-        config = {"seed": 0, "size": 1}
-        entry = process.ask({"do": "entry", "generator": "chain_sum", "config": config, "index": 0}, 60.0)["entry"]
-        request = {"do": "score", "generator": "chain_sum", "config": config, "entry": entry, "answer": entry["answer"]}
+        task = {"generator": "chain_sum", "config": {"seed": 0, "size": 1}, "index": 0}
+        answer = process.ask({"do": "entry", **task}, 60.0)["answer"]
+        request = {"do": "score", **task, "answer": answer}
         reply = process.ask({**request, "seconds": 10, "wall_seconds": 60.0, "memory_mb": 512}, 120.0)
     finally:
         process.close()
