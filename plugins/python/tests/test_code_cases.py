@@ -213,7 +213,7 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_a_json_value_equals_itself(value: Any) -> None:
-    assert same_value(encode(value), value, 0.0)
+    assert same_value(decode(encode(value)), value, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,6 @@ def test_a_json_value_equals_itself(value: Any) -> None:
         (1, 1.0, True),
         (1.0000000001, 1, False),
         ({1: "a", None: "b"}, {"1": "a", "null": "b"}, True),
-        ({(1, 2): 3}, {"(1, 2)": 3}, False),
         ({1, 2}, [1, 2], False),
         (10**30, 10**30, True),
         (10**30, 10**30 + 1, False),
@@ -237,13 +236,11 @@ def test_a_json_value_equals_itself(value: Any) -> None:
     ],
 )
 def test_results_of_functions(given: Any, expected: Any, right: bool) -> None:
-    assert same_value(encode(given), expected, 1e-6) is right
+    assert same_value(decode(encode(given)), expected, 1e-6) is right
 
 
 @pytest.mark.parametrize("given", [{"d": 7}, {"d": [[1]]}, {"i": "zz"}, {"x": 1, "y": 2}, {}, {"t": 3}])
-def test_what_nobody_encoded_equals_nothing(given: Any) -> None:
-    assert not same_value(given, 1, 1e-6)
-    assert not same_value(given, [], 1e-6)
+def test_what_nobody_encoded_is_no_value(given: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         decode(given)
 
@@ -271,7 +268,6 @@ def test_only_data_crosses() -> None:
         __hash__ = int.__hash__
 
     assert decode(encode(Sly(3))) == 3
-    assert not same_value(encode(Sly(3)), 4, 0.0)
     for odd in (object(), len, iter([1]), ValueError()):
         with pytest.raises(TypeError, match="no plain value"):
             encode(odd)

@@ -80,9 +80,8 @@ class TestMixtures:
         easy = {"name": "chain_sum", "config": {"max_terms": 2}, "environment": "easy"}
         hard = {"name": "chain_sum", "config": {"min_terms": 8, "max_terms": 8}}
         source = data(easy, hard, size=30, environment="hard")
-        least = {
-            (source[i].environment, source[i].extra["reasoning_gym"]["config"].get("min_terms")) for i in range(30)
-        }
+        tasks = [source[i] for i in range(30)]
+        least = {(task.environment, task.extra["reasoning_gym"]["config"].get("min_terms")) for task in tasks}
         assert least == {("easy", None), ("hard", 8)}
         assert len({source[i].id for i in range(30)}) == 30
 

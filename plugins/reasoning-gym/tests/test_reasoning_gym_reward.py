@@ -52,9 +52,9 @@ class TestScores:
                 "timeout": 0.0, "refused": 0.0, "raised": 0.0, "died": 0.0,
             }  # fmt: skip
 
-    def test_wrong_answers_and_none(self, right: str) -> None:
+    def test_wrong_answers_and_none(self) -> None:
         task = sum_task()
-        wrong, empty, silent = scores(said(task, f"{right}1"), said(task, "  "), said(task))
+        wrong, empty, silent = scores(said(task, "wrong"), said(task, "  "), said(task))
         assert (wrong.value, wrong.metrics["correct"], wrong.metrics["answered"]) == (0.0, 0.0, 1.0)
         for score in (empty, silent):
             assert (score.value, score.metrics["correct"], score.metrics["answered"]) == (0.0, 0.0, 0.0)
@@ -70,10 +70,9 @@ class TestScores:
         """The library gives a right answer among other words its share of them."""
         episode = said(sum_task(), f"It is {right}")
         part = pytest.approx(len(right) / len(f"It is {right}"))
-        (whole,), (none,), (enough,) = scores(episode), scores(episode, partial=False), scores(episode, correct_at=0.05)
+        (whole,), (none,) = scores(episode), scores(episode, partial=False)
         assert (whole.value, whole.metrics["correct"]) == (part, 0.0)
         assert (none.value, none.metrics["score/chain_sum"]) == (0.0, part)
-        assert enough.metrics["correct"] == 1.0
 
     def test_tuples_are_tuples_again(self) -> None:
         """This scorer compares a tuple with what it reads, and a list is none."""

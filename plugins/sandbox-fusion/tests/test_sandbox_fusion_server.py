@@ -27,7 +27,7 @@ from toolrl_plugin_sandbox_fusion.api import CommandResult, RunRequest, RunRespo
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 from toolrl_plugin_sandbox_fusion.reward import SandboxReward
 from toolrl_plugin_sandbox_fusion.runner import Bounds, ProgramRunner
-from toolrl_plugin_sandbox_fusion.server import SandboxServer
+from toolrl_plugin_sandbox_fusion.serve import SandboxServer
 from toolrl_testing import make_build_context, make_episode, make_task
 
 COMMAND = (sys.executable, "-m", "toolrl", "sandbox-fusion", "serve")

@@ -116,8 +116,8 @@ class KeeperProcess:
             self._scratch = Path(tempfile.mkdtemp(prefix="toolrl-scratch-", dir=settings.scratch_base))
             self._scratch.chmod(0o711)  # each folder in it belongs to the user of its job
             settings = replace(settings, scratch_base=str(self._scratch))
-        self._start_process(settings)
         self._settled: asyncio.Future[None] = self._loop.create_future()
+        self._start_process(settings)
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_message)
         try:
@@ -146,7 +146,8 @@ class KeeperProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._socket.send(json.dumps(asdict(settings)).encode())
+        with suppress(OSError):  # It has died: the end of what it says tells so.
+            self._socket.send(json.dumps(asdict(settings)).encode())
 
     async def begin(
         self, limits: JobLimits, descriptors: Sequence[int], longest: int, job_file: Sequence[int] = ()

@@ -1,7 +1,6 @@
 """The reward `code`: the model's program against the unit tests of its task, in the sandbox.
 
-A case that the sandbox couldn't run is no mistake of the model: it is tried once more, and then the episode fails
-instead of being trained on as a zero.
+A case that the sandbox couldn't run is no mistake of the model: the episode fails, and isn't trained on as a zero.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from toolrl_plugin_python.sandbox import Sandbox
 from toolrl_plugin_python.tool import settings_of
 from toolrl_plugin_python.trials import KINDS, Trials, Verdict
 
-_ATTEMPTS = 2
-"""Of a case that the sandbox couldn't run."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,7 +79,7 @@ class CodeReward:
                 wanted = settings_of(PythonOptions(packages=options.packages))
                 settings, found = await asyncio.to_thread(detection.detect, options.isolation, wanted)
                 level = logging.WARNING if settings.mode == NONE else logging.INFO
-                _log.log(level, "reward %r: isolation: %s", self._name, found.text)
+                _log.log(level, "reward %r: isolation: %s", self._name, found)
                 self._trials = Trials(
                     Sandbox(settings, found),
                     seconds=options.timeout,
@@ -109,15 +106,11 @@ class CodeReward:
         return verdicts
 
     async def _verdict(self, trials: Trials, case: Case, program: str) -> Verdict:
-        failure: Exception | None = None
         async with self._places:
-            for _ in range(_ATTEMPTS):
-                try:
-                    return await trials.verdict(case, program)
-                except (KeeperError, OSError, TimeoutError) as error:
-                    _log.warning("reward %r: the sandbox couldn't run a case: %s", self._name, error)
-                    failure = error
-        raise RewardError(
-            f"the sandbox couldn't run a test: {type(failure).__name__}: {failure}",
-            hint="`toolrl doctor python` lists what works here.",
-        ) from failure
+            try:
+                return await trials.verdict(case, program)
+            except (KeeperError, OSError, TimeoutError) as error:
+                raise RewardError(
+                    f"the sandbox couldn't run a test: {type(error).__name__}: {error}",
+                    hint="`toolrl doctor python` lists what works here.",
+                ) from error

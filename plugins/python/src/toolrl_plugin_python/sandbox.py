@@ -76,7 +76,7 @@ class Finished:
 class Sandbox:
     """A way of isolation that was tried on this machine. Safe to share; runs don't see each other."""
 
-    def __init__(self, settings: Settings, found: detection.DetectedIsolation) -> None:
+    def __init__(self, settings: Settings, found: str) -> None:
         self.settings = settings
         self._found = found
         self._keeper: KeeperProcess | None = None
@@ -90,14 +90,9 @@ class Sandbox:
         settings, found = detection.detect(isolation, Settings(tuple(shown), tuple(paths.search_path())))
         return cls(settings, found)
 
-    @property
-    def single_process(self) -> bool:
-        """True where a program can't start others: nothing here could hold them together."""
-        return not self._found.processes
-
     def describe(self) -> str:
         """One line: which mechanisms isolate."""
-        return self._found.text
+        return self._found
 
     async def start(self) -> None:
         """Keep a keeper process until `stop`, so that runs begin in a few milliseconds. Not needed for `run`, which

@@ -48,11 +48,10 @@ class PythonToolset:
 
     async def start(self) -> None:
         """Find out how code can be isolated here, and make the first interpreters. Raises ConfigError, KeeperError."""
-        settings, found = await asyncio.to_thread(
+        settings, self.isolation = await asyncio.to_thread(
             detection.detect, self.options.isolation, self._settings, _PROBE_MODULE
         )
         level = logging.WARNING if settings.mode == NONE else logging.INFO
-        self.isolation = found.text
         _log.log(level, "tool %r: isolation: %s", self._name, self.isolation)
         options = self.options
         self._pool = Pool(settings, limits_of(options, settings), options.output_kb << 10, options.pool_size)

@@ -85,11 +85,8 @@ def load(source: str) -> tuple[dict[str, Any], dict[str, Any]]:
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
     names = vars(module)
-    for name in STARRED:
-        other = importlib.import_module(name)
-        public = getattr(other, "__all__", [it for it in vars(other) if not it.startswith("_")])
-        names.update((it, getattr(other, it)) for it in public if hasattr(other, it))
-    names.update((name, sys.modules[name]) for name in STARRED if name not in ("builtins", "typing"))
+    exec("\n".join(f"from {name} import *" for name in STARRED), names)
+    names.update((name, importlib.import_module(name)) for name in STARRED if name not in ("builtins", "typing"))
     given = dict(names)
     exec(compile(source, "solution.py", "exec"), names)
     return names, given

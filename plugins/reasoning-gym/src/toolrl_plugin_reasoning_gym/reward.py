@@ -49,7 +49,7 @@ class ReasoningGymReward:
         return self._result(carried["generator"], float(reply.get("score", 0.0)), answered=1.0, **failures)
 
     def _result(self, generator: str, value: float, **metrics: float) -> Score:
-        correct = float(value >= self._options.correct_at - _TOLERANCE)
+        correct = float(value >= 1.0 - _TOLERANCE)
         return Score(
             value if self._options.partial else correct,
             metrics={"correct": correct, f"score/{generator}": value, **metrics},

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 _RUN_TEST = ("./test",)
 
@@ -30,8 +29,6 @@ class Language:
     """The file that compiling gives."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that its tool needs."""
-    readable: tuple[Path, ...] = ()
-    """What its tool reads besides the system's folders."""
 
     def command(self, template: tuple[str, ...]) -> list[str]:
         """A command with the tool's path in it."""
@@ -48,16 +45,6 @@ LANGUAGES: dict[str, Language] = {
         "g++", "main.cpp", _RUN_TEST, "int main() { return 0; }",
         ("{tool}", "-std=c++17", "main.cpp", "-o", "test", "-lpthread"), "test",
     ),
-    "go": Language(
-        "go", "main.go", _RUN_TEST, "package main\nfunc main() {}",
-        ("{tool}", "build", "-o", "test", "main.go"), "test",
-        {"GOCACHE": "/tmp/go", "GOTMPDIR": "/tmp", "GOFLAGS": "-mod=mod", "GO111MODULE": "off"},
-    ),
-    "java": Language(
-        "javac", "Main.java", ("java", "-ea", "-jar", "main.jar"),
-        "class Main { public static void main(String[] a) {} }",
-        ("/bin/sh", "-c", "javac Main.java && jar cfe main.jar Main *.class"), "main.jar",
-    ),
     "nodejs": Language("node", "main.js", ("{tool}", "main.js"), "console.log(42)"),
     "bash": Language("bash", "main.sh", ("{tool}", "main.sh"), "echo 42"),
 }  # fmt: skip
@@ -70,13 +57,5 @@ def installed(python: str, names: list[str] | None = None) -> dict[str, Language
         language = LANGUAGES[name]
         tool = python if language.tool == "python" else shutil.which(language.tool)
         if tool is not None:
-            language = replace(language, tool=tool)
-            found[name] = _java(language) if name == "java" else language
+            found[name] = replace(language, tool=tool)
     return found
-
-
-def _java(language: Language) -> Language:
-    """Java finds its libraries by /proc, which isn't there in the sandbox."""
-    home = Path(language.tool).resolve().parent.parent
-    libraries = {"LD_LIBRARY_PATH": f"{home}/lib:{home}/lib/server"}
-    return replace(language, env={**language.env, **libraries}, readable=(home, *Path("/etc").glob("java-*")))
