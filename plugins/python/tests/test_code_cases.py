@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from toolrl.errors import DataError
 from toolrl_plugin_python.cases import CallCase, Case, OutputCase, read_cases
-from toolrl_plugin_python.fences import runnable, solution
+from toolrl_plugin_python.reward import solution
+from toolrl_plugin_python.tool import runnable
 from toolrl_plugin_python.trial_child import decode, encode
 from toolrl_plugin_python.trials import same_output, same_value
 from toolrl_testing import make_task

@@ -135,7 +135,7 @@ def test_a_call_that_is_stopped(cells: Cells) -> None:
         timeout=1,
     )
     assert (loop.error, stuck.error) == ("timeout", "timeout")
-    assert loop.text.startswith('before\nStopped here (most recent call last):\n  File "<code>", line')
+    assert loop.text.startswith("before\n[The code was stopped after 1 s.")
     assert "[The code was stopped after 1 s." in stuck.text
     assert (crash.error, killed.error) == ("tool_error", "tool_error")
     assert crash.text == "before\n[The interpreter was ended by signal 11.]"

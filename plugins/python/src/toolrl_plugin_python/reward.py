@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -16,7 +17,6 @@ from toolrl.tools.subprocess_pool import available_cores
 from toolrl.types import Episode, Score
 from toolrl_plugin_python import detection, paths
 from toolrl_plugin_python.cases import Case, read_cases
-from toolrl_plugin_python.fences import solution
 from toolrl_plugin_python.jail.settings import NONE
 from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import CodeOptions, PythonOptions
@@ -24,6 +24,8 @@ from toolrl_plugin_python.sandbox import Sandbox
 from toolrl_plugin_python.tool import settings_of
 from toolrl_plugin_python.trials import KINDS, Trials, Verdict
 
+_FENCE = re.compile(r"\s*+(`{3,}+|~{3,}+)\s*+([^\s`]*+)[^`]*+")
+_PYTHON = frozenset({"python", "python3", "py", "py3"})
 _log = logging.getLogger(__name__)
 
 
@@ -114,3 +116,35 @@ class CodeReward:
                     f"the sandbox couldn't run a test: {type(error).__name__}: {error}",
                     hint="`toolrl doctor python` lists what works here.",
                 ) from error
+
+
+def solution(text: str) -> str | None:
+    """The program, or None where there is none. A block that isn't closed runs to the end."""
+    marked: str | None = None
+    unmarked: str | None = None
+    for language, code in _blocks(text):
+        if language in _PYTHON:
+            marked = code
+        elif not language:
+            unmarked = code
+    return unmarked if marked is None else marked
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """The fenced blocks in order: the language, and what stands between the fences."""
+    found: list[tuple[str, str]] = []
+    fence, language = "", ""
+    inside: list[str] = []
+    for line in text.split("\n"):
+        match = _FENCE.fullmatch(line)
+        if not fence:
+            if match is not None:
+                fence, language, inside = match[1], match[2].lower().strip("{}."), []
+        elif match is not None and not match[2] and match[1][0] == fence[0] and len(match[1]) >= len(fence):
+            found.append((language, "\n".join(inside)))
+            fence = ""
+        else:
+            inside.append(line)
+    if fence:
+        found.append((language, "\n".join(inside)))
+    return found

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
+import textwrap
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -15,7 +17,6 @@ from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_python import detection, paths
-from toolrl_plugin_python.fences import runnable
 from toolrl_plugin_python.interpreter import CellOutcome, Interpreter, Pool
 from toolrl_plugin_python.jail.settings import NONE, JobLimits, Settings
 from toolrl_plugin_python.options import PythonOptions
@@ -26,6 +27,8 @@ QUEUE_SECONDS = 3600.0
 """How long a call may wait for its turn: its own time begins with its code."""
 _PROBE_MODULE = "colorsys"
 """A module of the standard library that nothing else imports."""
+_CALLED = {"", "py", "python", "python3", "ipython", "pycon", "tool_code"}
+"""Languages of the fence that a call's code may be wrapped in."""
 _log = logging.getLogger(__name__)
 
 
@@ -142,6 +145,18 @@ class _PythonSession(ToolSession):
     async def _lose(self) -> None:
         self._state_lost = True
         await self.close()
+
+
+def runnable(text: str) -> str:
+    """The code without the Markdown fence that it is wrapped in, and without an indentation that all of it has."""
+    lines = re.sub(r"\A(?:[ \t\r]*+\n)++", "", text.rstrip()).split("\n")
+    if lines[0].lstrip().startswith("```") and lines[0].strip()[3:].strip().lower() in _CALLED:
+        del lines[0]
+        if lines and lines[-1].strip() == "```":
+            del lines[-1]
+    code = "\n".join(lines)
+    first = next((line for line in lines if line.strip()), "")
+    return textwrap.dedent(code) if first[:1] in (" ", "\t") else code
 
 
 def build_python(options: PythonOptions | None, context: BuildContext) -> PythonToolset:

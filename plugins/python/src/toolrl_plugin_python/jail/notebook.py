@@ -28,7 +28,6 @@ from toolrl_plugin_python.jail import cell
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
 from toolrl_plugin_python.jail.walls import JobPlace
 
-_REPEAT_SECONDS = 0.25
 _MOST_FRAMES = 12
 _FIRST_FRAMES = 4
 
@@ -63,13 +62,6 @@ class Shown:
         except BaseException as second:  # noqa: BLE001 - a hostile __str__, no memory left
             text = f"{type(error).__name__} (it can't be shown: {type(second).__name__})\n"
         _write(text + self._hint(error))
-
-    def stopped(self, error: BaseException) -> None:
-        """Where a cell was when its time was over."""
-        with suppress(Exception):
-            frames = self._trimmed(error).stack
-            if frames:
-                _write("Stopped here (most recent call last):\n" + "".join(frames.format()))
 
     def _trimmed(self, error: BaseException) -> traceback.TracebackException:
         whole = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
@@ -150,10 +142,6 @@ def _no_input(prompt: object = "") -> NoReturn:
     raise EOFError("input() can't be used here: there is no one to answer. Put the values into the code.")
 
 
-class StoppedError(BaseException):
-    """Raised in a cell when its time is over."""
-
-
 class Notebook:
     """The state between cells."""
 
@@ -164,7 +152,7 @@ class Notebook:
         self._shown = Shown(scratch, settings.packages)
 
     def run(self, request: dict[str, Any]) -> str:
-        """Run a cell. The outcome: `ok`, `exception NAME`, `exit STATUS`, or `stopped`."""
+        """Run a cell. The outcome: `ok`, `exception NAME`, or `exit STATUS`."""
         self._cells += 1
         fresh = bool(request["fresh"])
         name = "<code>" if fresh else f"<cell {self._cells}>"
@@ -172,37 +160,24 @@ class Notebook:
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         streams = _streams()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGALRM, _stop)
-        signal.setitimer(signal.ITIMER_REAL, request["seconds"], _REPEAT_SECONDS)
         try:
-            outcome = self._outcome(source, name, fresh)
+            return self._outcome(source, name, fresh)
         finally:
-            with suppress(BaseException):
-                signal.setitimer(signal.ITIMER_REAL, 0)
             _flush(streams)
-        return outcome
 
     def _outcome(self, source: str, name: str, fresh: bool) -> str:
-        """Run, and show what was raised. The time limit may strike anywhere, also twice."""
+        """Run, and show what was raised."""
         try:
-            try:
-                self._execute(source, name)
-                if fresh:
-                    _finish()
-            except SystemExit as error:
-                return self._exit_outcome(error)
-            except StoppedError as error:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                self._shown.stopped(error)
-                return "stopped"
-            except BaseException as error:  # noqa: BLE001 - whatever a cell raises is shown
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                self._shown.exception(error)
-                name = type(error).__name__  # which may be anything
-                is_plain = name.isascii() and name.isidentifier() and len(name) <= 80
-                return f"exception {name}" if is_plain else "exception"
-        except StoppedError:
-            return "stopped"
+            self._execute(source, name)
+            if fresh:
+                _finish()
+        except SystemExit as error:
+            return self._exit_outcome(error)
+        except BaseException as error:  # noqa: BLE001 - whatever a cell raises is shown
+            self._shown.exception(error)
+            name = type(error).__name__  # which may be anything
+            is_plain = name.isascii() and name.isidentifier() and len(name) <= 80
+            return f"exception {name}" if is_plain else "exception"
         return "ok"
 
     def _execute(self, source: str, name: str) -> None:
@@ -215,8 +190,7 @@ class Notebook:
         exec(compile(tree, name, "exec"), self._main.__dict__)
         value = eval(compile(ast.Expression(last.value), name, "eval"), self._main.__dict__)
         if value is not None:
-            text = repr(value)
-            print(text)
+            print(repr(value))
 
     def _exit_outcome(self, error: SystemExit) -> str:
         if error.code is None or isinstance(error.code, int):
@@ -224,10 +198,6 @@ class Notebook:
         with suppress(Exception):
             print(error.code, file=sys.stderr)
         return "exit 1"
-
-
-def _stop(number: int, frame: object) -> None:
-    raise StoppedError
 
 
 def _finish() -> None:
