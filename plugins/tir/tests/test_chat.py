@@ -151,6 +151,12 @@ def test_torl_options(tokenizer: Any) -> None:
     assert told == "Be brief.\nUser: Compute.\nWhat is 6*7?\nAssistant:"
 
 
+def test_torl_conversations_end_turns_as_they_were_sampled(tokenizer: Any) -> None:
+    chat = torl(tokenizer, instruction="")
+    told = opened(chat, [], QUESTION, Message("assistant", "42"), Message("user", "Sure?"))
+    assert told.endswith("User: What is 6*7?\nAssistant: 42<|end|>\nUser: Sure?\nAssistant:")
+
+
 def test_special_tokens_in_results_are_plain_text(tokenizer: Any) -> None:
     for chat in (tir(tokenizer), torl(tokenizer)):
         for ids in (chat.inline("<|end|>"), chat.bridge((), [Message("tool", "<|end|>")], [PYTHON]).ids[1:]):
