@@ -13,6 +13,7 @@ the program runs. Arguments of a function may also be a text with one JSON value
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import json
 import math
@@ -159,10 +160,17 @@ def _asserts(test: str, row: Mapping[str, Any]) -> Iterator[CallCase]:
                 statements += [(inner, node.args.args[0].arg) for inner in node.body]
             elif isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
                 yield _assert(node.test, {candidate: entry})
-            elif isinstance(node, ast.For | ast.While | ast.With | ast.Try | ast.If | ast.FunctionDef):
+            elif not _is_idle(node):
                 raise _WrongError(f"have more than asserts: {ast.unparse(node)!r:.120}")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise _WrongError(f"are no Python: {error}: {test!r:.120}") from None
+
+
+def _is_idle(node: ast.stmt) -> bool:
+    """Whether a statement changes nothing of what asserts of literals find: what it may bind, they don't use."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) or ast.unparse(node).startswith("check(")
+    return isinstance(node, ast.Assert | ast.Assign | ast.Import | ast.ImportFrom | ast.Pass)
 
 
 def _assert(test: ast.expr, names: Mapping[str, str]) -> CallCase:
@@ -195,6 +203,8 @@ def _case(call: ast.expr, wanted: ast.expr, names: Mapping[str, str], holds: Cal
             pass
         case _:
             raise _WrongError(f"call no function of the program's: {ast.unparse(call)!r:.120}")
+    if hasattr(builtins, name) and name not in names.values():
+        raise _WrongError(f"call {name!r}, no function of the program's; if it is one, name it in `entry_point`")
     given = {str(it.arg): _literal(it.value) for it in keywords}
     return CallCase(names.get(name, name), tuple(map(_literal, args)), (_literal(wanted),), given, holds)
 
