@@ -208,7 +208,7 @@ def begin_anew(identity: str, arguments: Sequence[str]) -> None:
 
 def way(isolation: str) -> str:
     """What isolates, in words. Raises ConfigError where nothing does."""
-    return detection.detect(isolation, settings_of(PythonOptions()))[1].text
+    return detection.detect(isolation, settings_of(PythonOptions()))[1]
 
 
 def prove(attacks: Sequence[Attack]) -> subprocess.Popen[str]:

@@ -1,7 +1,7 @@
 """No call to a helper process gets the answer to another, whatever is written to the pipe of the answers.
 
-Real helpers run `helper_mischief.py` (a tool's process, a reward's, as data sets have them too, an interpreter, a
-program under test): frames that are forged, doubled, truncated, mixed or missing, and children that reply, too. An
+Real helpers run `helper_mischief.py` (a tool's process, a reward's, as data sets have them too, an
+interpreter): frames that are forged, doubled, truncated, mixed or missing, and children that reply, too. An
 answer is that of its own call, or the call fails; the helper after it works.
 """
 
@@ -76,16 +76,6 @@ for one in {how}:
     mischief(one, token, lambda nonce: nonce + b" ok\\n", lambda data: os.write(3, data))
 print("<{number}>")
 """
-PROGRAM = """
-def answer(number):
-    main = caller("serve")
-    for one in HOW.get(number, ()):
-        mischief(
-            one, main["nonce"], lambda nonce: b'%b value {"value": %d, "args": [null]}\\n' % (nonce, number),
-            lambda data: os.write(main["outward"], data),
-        )
-    return number
-"""
 
 
 @pytest.fixture
@@ -156,45 +146,13 @@ async def interpreter(folder: Path) -> AsyncIterator[Ask]:
     await toolset.stop()
 
 
-@asynccontextmanager
-async def program_under_test(folder: Path) -> AsyncIterator[Ask]:
-    """All calls of an example are one test's, so the whole is one answer; a wrong answer fails its assert."""
-    trials = pytest.importorskip("toolrl_plugin_python.trials")
-    from toolrl_plugin_python import paths
-    from toolrl_plugin_python.cases import AssertCase
-    from toolrl_plugin_python.sandbox import Sandbox
-
-    try:
-        sandbox = Sandbox.detect(readable=[*map(Path, paths.interpreter_paths())])
-    except ConfigError as error:
-        pytest.skip(str(error))
-    await sandbox.start()
-    run = trials.Trials(sandbox, seconds=SECONDS, memory_mb=256, tolerance=0.0)
-
-    async def ask(number: int, how: Sequence[str]) -> int | None:
-        calls = range(number, number + 3)
-        source = f"{MISCHIEF.read_text()}\nHOW = {{{number}: {list(how)}}}{PROGRAM}"
-        right = AssertCase("\n".join(f"assert answer({one}) == {one}" for one in calls), ("answer",))
-        late = AssertCase(f"answer({number})\nassert answer({number + 1}) == {number}", ("answer",))
-        assert (await run.verdict(late, source)).kind != "passed"
-        found = (await run.verdict(right, source)).kind
-        return number if found == "passed" else -1 if found in ("wrong", "unfit") else None
-
-    yield ask
-    await sandbox.stop()
-
-
 HELPERS: dict[str, Callable[[Path], AbstractAsyncContextManager[Ask]]] = {
-    helper.__name__: helper for helper in (process_tool, math, interpreter, program_under_test)
+    helper.__name__: helper for helper in (process_tool, math, interpreter)
 }
 
 
 @pytest.mark.parametrize("helper", HELPERS)
-def test_an_answer_is_that_of_its_own_call(helper: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if helper == "program_under_test":
-        trials = pytest.importorskip("toolrl_plugin_python.trials")
-        monkeypatch.setattr(trials, "CLOCK_TIMES", 1.0)
-        monkeypatch.setattr(trials, "CLOCK_EXTRA", 0.0)
+def test_an_answer_is_that_of_its_own_call(helper: str, folder: Path) -> None:
     number = 0
     with asyncio.Runner() as runner:
         opened = HELPERS[helper](folder)

@@ -94,17 +94,8 @@ def test_splits_are_disjoint_whatever_the_kind_seed_and_order() -> None:
     assert ArithmeticProblem("word", (12, 34, 5)).held_out == ArithmeticProblem("multiply_add", (34, 12, 5)).held_out
 
 
-def test_a_tenth_is_held_out_of_each_kind() -> None:
-    for kind, operands in (("tiny_sum", 10), ("product", 100)):
-        problems = [ArithmeticProblem(kind, (a, b)) for a in range(operands) for b in range(operands)]  # type: ignore[arg-type]
-        share = sum(problem.held_out for problem in problems) / len(problems)
-        assert 0.05 < share < 0.15
-
-
-def test_style_environment_and_kinds() -> None:
-    task = tasks(kinds=["product"], style="equation", environment="calc")[0]
-    assert task.messages[0].content == f"{task.extra['expression']} = ?"
-    assert task.environment == "calc"
+def test_environment_and_kinds() -> None:
+    assert tasks(kinds=["product"], environment="calc")[0].environment == "calc"
     weighted = tasks(kinds=["sum", "sum", "product"], size=600)
     assert 350 < sum(task.extra["kind"] == "sum" for task in iterate(weighted)) < 450
     with pytest.raises(ValidationError):
@@ -126,16 +117,6 @@ class TestDemonstrations:
             if not task.extra["random_result"]:
                 assert answer.content == task.answer
 
-    def test_random_results_are_of_all_lengths(self) -> None:
-        lengths = Counter(len(task.messages[-1].content) for task in iterate(demos()) if task.extra["random_result"])
-        assert set(lengths) == {1, 2, 3, 4, 5, 6}
-
-    def test_a_direct_answer_is_true(self) -> None:
-        for task in iterate(demos(call_share=0.0, size=200)):
-            assert [message.role for message in task.messages] == ["user", "assistant"]
-            assert task.messages[1].content == task.answer
-            assert not task.extra["random_result"]
-
     def test_shares(self) -> None:
         found = list(iterate(demos(environment="calc")))
         without = [task for task in found if task.environment == "no_tools"]
@@ -150,10 +131,6 @@ class TestDemonstrations:
     def test_the_same_seed_gives_the_same_problems_as_without_turns(self) -> None:
         plain, shown = tasks(size=20, seed=5), demos(size=20, seed=5)
         assert [task.messages[0] for task in iterate(plain)] == [task.messages[0] for task in iterate(shown)]
-
-    def test_the_tools_name_may_be_another(self) -> None:
-        task = demos(tool="calc", call_share=1.0, no_tool_share=0.0)[0]
-        assert task.messages[1].tool_calls[0].name == task.messages[2].name == "calc"
 
     def test_an_environment_without_tools_has_to_be_named(self) -> None:
         with pytest.raises(ValidationError, match="no_tool_environment"):

@@ -50,9 +50,6 @@ class TestData:
             extra={"question": "How many eggs?", "solution": ROWS[0]["answer"]},
         )
 
-    def test_the_answer_is_what_stands_after_the_mark(self, tmp_path: Path) -> None:
-        assert [task.answer for task in iterate(read(write(tmp_path / "a.jsonl")))] == ["18", "1070000", "-5"]
-
     def test_instruction_system_prompt_and_limit(self, tmp_path: Path) -> None:
         path = write(tmp_path / "a.jsonl")
         assert "####" in read(path)[0].messages[0].content
@@ -68,14 +65,6 @@ class TestData:
         with pytest.raises(DataError, match=r"no file dev.parquet") as caught:
             read(tmp_path, split="dev")
         assert caught.value.where == "data.train"
-
-    def test_options_check_their_files(self, tmp_path: Path) -> None:
-        write(tmp_path / "train.jsonl")
-        Gsm8kDataOptions(path=str(tmp_path)).check_files()
-        Gsm8kDataOptions(path=str(tmp_path / "train.jsonl")).check_files()
-        for options in ({"path": str(tmp_path), "split": "dev"}, {"path": str(tmp_path / "none.jsonl")}):
-            with pytest.raises(DataError, match="no file"):
-                Gsm8kDataOptions(**options).check_files()
 
     def test_parquet_shards(self, tmp_path: Path) -> None:
         pyarrow = pytest.importorskip("pyarrow")
@@ -160,13 +149,3 @@ class TestRewardTool:
     def test_a_task_without_a_truth_fails_its_episode(self, truth: Any) -> None:
         with pytest.raises(ToolsetError, match="ground_truth"):
             self.run("18", truth=truth)
-
-    async def test_episodes_do_not_share_answers(self) -> None:
-        tool = Gsm8kRewardTool(None)
-        await tool.create("a", ground_truth="1")
-        await tool.create("b", ground_truth="2")
-        assert (await tool.execute("a", {"answer": "1"})).reward == 0.0
-        assert (await tool.execute("b", {"answer": "1"})).reward == -0.05
-        await tool.release("a")
-        await tool.release("a")
-        assert await tool.calc_reward("b") == 0.0

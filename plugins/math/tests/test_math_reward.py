@@ -11,7 +11,7 @@ import pytest
 from toolrl.errors import RewardError
 from toolrl.types import Score
 from toolrl_plugin_math import verifier
-from toolrl_plugin_math.math_reward import MathReward, check
+from toolrl_plugin_math.math_reward import MathReward
 from toolrl_plugin_math.options import MathOptions
 from toolrl_testing import make_build_context, make_episode, make_task
 
@@ -35,11 +35,8 @@ def judge(reward: MathReward, answer: Any, *texts: str) -> Score:
         ("42", r"so \boxed{42}", True),
         ("42", "The answer is 42.", True),
         ("42", r"\boxed{43}", False),
-        ("42", r"42, no: \boxed{43}", False),
-        ("42", r"\boxed{41} and then \boxed{42}", True),
         ("1/3", r"\boxed{\frac{2}{6}}", True),
         (r"\frac{1}{3}", "$1/3$", True),
-        (r"$\frac{1}{3}$", r"\boxed{\tfrac13}", True),
         (r"\boxed{7}", "7", True),
         ("0.5", r"$\frac12$", True),
         ("1234", r"\boxed{1,234}", True),
@@ -47,7 +44,6 @@ def judge(reward: MathReward, answer: Any, *texts: str) -> Score:
         ("x^2+1", r"\boxed{1+x^3}", False),
         ("(1,2)", r"\boxed{(1,2)}", True),
         (4, "$4$", True),
-        (4.0, "4", True),
         (["3", "4"], "$4$", True),
         ("2", "", False),
         ("2", r"\frac{" * 500, False),
@@ -67,10 +63,6 @@ def test_only_a_box_counts_where_the_option_says_so() -> None:
     assert judge(boxed, "42", "The answer is 42.").metrics == {"correct": 0.0, "answered": 0.0, "timeout": 0.0}
     assert judge(boxed, "42", r"\boxed{42}").value == 1.0
     boxed.close()
-
-
-def test_only_the_final_turn_counts(reward: MathReward) -> None:
-    assert judge(reward, "42", r"\boxed{42}", "I don't know.").value == 0.0
 
 
 @pytest.mark.parametrize("answer", [None, "", []])
@@ -115,16 +107,14 @@ def test_an_answer_without_end_is_wrong_and_the_next_is_judged(text: str) -> Non
     later.close()
 
 
-def test_a_worker_beyond_its_own_alarm_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_beyond_its_deadline_is_killed_and_replaced() -> None:
     worker = verifier.worker()
     assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
     assert worker._worker is not None
     first = worker._worker._process
     assert first is not None
-    monkeypatch.setattr(verifier, "GRACE_SECONDS", -19.9)  # the deadline comes before the alarm
-    assert verifier.judge(worker, ["1"], r"\boxed{9^{9^{9^{9}}}}", 20.0) == "timeout"
+    assert verifier.judge(worker, ["1"], r"\boxed{9^{9^{9^{9}}}}", 0.2) == "timeout"
     assert first.poll() is not None
-    monkeypatch.undo()
     assert verifier.judge(worker, ["1"], "1", 20.0) == "right"
     worker.close()
     worker.close()
@@ -135,7 +125,3 @@ def test_without_math_verify_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(RewardError, match="can't be started: ImportError: not here"):
         verifier.judge(verifier.worker(), ["1"], "1", 20.0)
-
-
-def test_the_self_check_passes() -> None:
-    assert "math-verify" in check()

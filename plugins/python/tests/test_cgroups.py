@@ -87,20 +87,3 @@ def test_groups_of_a_killed_run_are_removed_by_the_next(made: Callable[[int], li
         asyncio.run(next_run())
     finally:
         os.close(handle)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user's rights")
-def test_a_process_with_a_users_rights_still_dies_with_its_parent() -> None:
-    code = f"""
-import ctypes, os, sys
-sys.path[:0] = {sys.path!r}
-from toolrl_plugin_python.jail import system
-system.prctl(system.PR_SET_PDEATHSIG, 9)
-with system.as_user(23456):
-    assert os.geteuid() == os.getegid() == 23456
-death = ctypes.c_int()
-ctypes.CDLL(None).prctl(2, ctypes.byref(death))
-print(os.geteuid(), os.getegid(), death.value, system.capabilities() > 0)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["0", "0", "9", "True"]

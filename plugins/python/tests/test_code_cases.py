@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import operator
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.errors import DataError
-from toolrl_plugin_python.cases import AssertCase, CallCase, Case, OutputCase, read_cases
-from toolrl_plugin_python.fences import runnable, solution
-from toolrl_plugin_python.trial_child import LONGEST_ITERATOR, decode, encode
+from toolrl_plugin_python.cases import CallCase, Case, OutputCase, read_cases
+from toolrl_plugin_python.reward import solution
+from toolrl_plugin_python.tool import runnable
+from toolrl_plugin_python.trial_child import decode, encode
 from toolrl_plugin_python.trials import same_output, same_value
 from toolrl_testing import make_task
 
@@ -43,23 +44,6 @@ def test_calls_with_values_and_with_texts() -> None:
     assert found == [CallCase("f", (1, "a"), ([5], 5)), CallCase("f", ([1, 2], "b"), (True,))]
 
 
-def test_a_check_in_a_list_is_called_too_unless_it_is_already() -> None:
-    check = "def check(candidate):\n    assert candidate(1) == 2"
-    (found,) = cases([check], entry_point="f")
-    assert isinstance(found, AssertCase)
-    assert found.test.endswith("\ncheck(f)")
-    (found,) = cases([f"{check}\ncheck(f)"], entry_point="f")
-    assert isinstance(found, AssertCase)
-    assert found.test.count("check(f)") == 1
-    with pytest.raises(DataError, match="entry_point"):
-        cases([check])
-
-
-def test_a_test_that_is_nested_too_deeply_is_the_rows_fault() -> None:
-    with pytest.raises(DataError, match="test cases"):
-        cases(["assert f(1) == " + "+".join(["1"] * 5000)])
-
-
 @pytest.mark.parametrize("line", ["~" * 20_000 + "`", "```" + " " * 20_000 + "`", " " * 20_000 + "`", "`" * 20_000])
 def test_a_long_line_of_fences_is_read_at_once(line: str) -> None:
     assert solution(f"```python\nx = 1\n```\n{line}") == "x = 1"
@@ -70,34 +54,41 @@ def test_a_field_of_the_row_and_what_stands_beside_it() -> None:
     assert read_cases(make_task(answer="unused", extra=row), "tests") == [CallCase("f", (1,), (2,))]
 
 
-def test_asserts_each_are_a_case() -> None:
-    found = cases(["assert add(1, 2) == 3", "assert math.isclose(half(3), 1.5)"])
-    assert [it.names for it in found if isinstance(it, AssertCase)] == [("add",), ("half",)]
-    found = cases({"test_list": ["assert f(x) == 1"], "test_setup_code": "x = 3", "test_imports": ["import math"]})
-    assert found == [AssertCase("import math\nx = 3\nassert f(x) == 1", ("f",))]
+@pytest.mark.parametrize(
+    ("test", "found"),
+    [
+        ("assert f(1, k='a') == (2, {3})", CallCase("f", (1,), ((2, {3}),), {"k": "a"}, operator.eq)),
+        ("assert -3 == f([1])", CallCase("f", ([1],), (-3,), holds=operator.eq)),
+        ("assert f() is None, 'says why'", CallCase("f", (), (None,), holds=operator.is_)),
+        ("assert f(2) >= 1.5", CallCase("f", (2,), (1.5,), holds=operator.ge)),
+        ("assert Solution().f(1) != 2", CallCase("f", (1,), (2,), holds=operator.ne)),
+    ],
+)
+def test_an_assert_is_a_call_and_what_it_gives(test: str, found: CallCase) -> None:
+    assert cases([test]) == [found]
+    assert cases({"test_list": [f"import math\n{test}", test]}) == [found, found]
+    check = f"METADATA = {{}}\n\ndef check(candidate):\n    {test.replace('f(', 'candidate(')}\n    assert True\n"
+    for entry in ("f", "Solution().f"):
+        given = check.replace("Solution().", "")
+        assert cases({"test": given, "entry_point": entry}) == cases(given, entry_point=entry) == [found]
 
 
-def test_a_test_program_is_called_with_its_entry_point() -> None:
-    test = "METADATA = {}\n\ndef check(candidate):\n    assert candidate(other(1)) == 2\n"
-    (found,) = cases({"test": test, "entry_point": "add"})
-    assert isinstance(found, AssertCase)
-    assert found.test.endswith("check(add)")
-    assert found.names == ("add", "other")
-    assert cases(test, entry_point="add") == [found]
-
-
-def test_methods_of_solution_are_functions() -> None:
-    (found,) = cases(["assert Solution().two_sum([1], 2) == [0]"])
-    assert found == AssertCase("assert two_sum([1], 2) == [0]", ("two_sum",))
-    (found,) = cases("def check(candidate):\n    assert candidate(1)", entry_point="Solution().f")
-    assert isinstance(found, AssertCase)
-    assert found.names == ("f",)
-
-
-def test_a_function_that_is_called_like_a_builtin_has_to_be_named() -> None:
-    with pytest.raises(DataError, match="entry_point"):
-        cases(["assert sum(10, 15) == 6"])
-    assert cases(["assert sum(10, 15) == 6"], entry_point="sum") == [AssertCase("assert sum(10, 15) == 6", ("sum",))]
+@pytest.mark.parametrize(
+    ("test", "right", "wrong"),
+    [
+        ("assert f(1)", [1], []),
+        ("assert not f(1)", 0, 1),
+        ("assert abs(f(1) - 0.5) < 1e-3", 0.5004, 0.502),
+        ("assert math.isclose(f(1), 0.5, rel_tol=0.01)", 0.504, 0.51),
+        ("assert isclose(f(1), 0.5)", 0.5 + 1e-12, 0.5 + 1e-6),
+        ("assert f(1) == (1, 2)", (1, 2), [1, 2]),
+    ],
+)
+def test_what_an_assert_takes(test: str, right: Any, wrong: Any) -> None:
+    (case,) = cases([test])
+    assert isinstance(case, CallCase)
+    assert case.holds is not None
+    assert [bool(case.holds(value, case.expected[0])) for value in (right, wrong)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +106,19 @@ def test_a_function_that_is_called_like_a_builtin_has_to_be_named() -> None:
         ({"inputs": [], "outputs": [], "fn_name": ["f"]}, "expected a name"),
         ([1, 2], "neither"),
         (["assert f("], "no Python"),
-        (["f(1)"], "assert nothing"),
-        (["assert True"], "call nothing"),
-        (["s = Stack()\nassert s.pop() == 1"], "class"),
+        (["f(1)"], "more than asserts"),
+        (["f(1)\nassert f(2)"], "more than asserts"),
+        (["assert sum(10, 15) == 6"], "entry_point"),
+        (["assert True"], "no test cases"),
+        (["s = Stack()\nassert s.pop() == 1"], "no function"),
+        (["assert f(x) == 1"], "literals"),
+        (["assert f(...) == 1"], "literals"),
+        (["assert set(f(1)) == {1}"], "no function"),
+        (["assert f(1) == f(2)"], "literals"),
+        (["assert 1 < f(2) < 3"], "isn't a call compared"),
+        (["for i in (1, 2):\n    assert f(i)"], "more than asserts"),
+        (["def test_f():\n    assert f(1)"], "more than asserts"),
+        (["assert f(1) == " + "+".join(["1"] * 5000)], "test cases"),
         ("def check(candidate):\n    assert candidate(1)", "entry_point"),
         ("(" * 5000, "no Python"),
     ],
@@ -215,7 +216,7 @@ PLAIN = st.recursive(
 
 @given(PLAIN)
 def test_a_json_value_equals_itself(value: Any) -> None:
-    assert same_value(encode(value), value, 0.0)
+    assert same_value(decode(encode(value)), value, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,6 @@ def test_a_json_value_equals_itself(value: Any) -> None:
         (1, 1.0, True),
         (1.0000000001, 1, False),
         ({1: "a", None: "b"}, {"1": "a", "null": "b"}, True),
-        ({(1, 2): 3}, {"(1, 2)": 3}, False),
         ({1, 2}, [1, 2], False),
         (10**30, 10**30, True),
         (10**30, 10**30 + 1, False),
@@ -239,26 +239,18 @@ def test_a_json_value_equals_itself(value: Any) -> None:
     ],
 )
 def test_results_of_functions(given: Any, expected: Any, right: bool) -> None:
-    assert same_value(encode(given), expected, 1e-6) is right
+    assert same_value(decode(encode(given)), expected, 1e-6) is right
 
 
 @pytest.mark.parametrize("given", [{"d": 7}, {"d": [[1]]}, {"i": "zz"}, {"x": 1, "y": 2}, {}, {"t": 3}])
-def test_what_nobody_encoded_equals_nothing(given: Any) -> None:
-    assert not same_value(given, 1, 1e-6)
-    assert not same_value(given, [], 1e-6)
+def test_what_nobody_encoded_is_no_value(given: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         decode(given)
 
 
-def test_a_short_answer_takes_no_time_to_compare() -> None:
-    begin = time.process_time()
-    assert not same_value({"t": [{"fr": ["1e9999999"]}]}, [1], 1e-6)
-    assert time.process_time() - begin < 1
-
-
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False) | st.binary() | st.decimals(
-        allow_nan=False) | st.fractions() | st.complex_numbers(allow_nan=False),
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False) | st.binary()
+    | st.complex_numbers(allow_nan=False),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner) | st.frozensets(
         st.integers()) | st.sets(st.text()),
 )  # fmt: skip
@@ -279,10 +271,6 @@ def test_only_data_crosses() -> None:
         __hash__ = int.__hash__
 
     assert decode(encode(Sly(3))) == 3
-    assert not same_value(encode(Sly(3)), 4, 0.0)
-    assert list(decode(encode(iter([1, 2])))) == [1, 2]
-    assert decode(encode({"a": 1}.keys())) == {"a"}
-    assert decode(encode(range(3))) == range(3)
-    for odd in (object(), len, iter(range(LONGEST_ITERATOR + 1)), ValueError()):
+    for odd in (object(), len, iter([1]), ValueError()):
         with pytest.raises(TypeError, match="no plain value"):
             encode(odd)

@@ -13,18 +13,13 @@ from toolrl_testing import make_build_context, make_episode, make_task
 
 CALLS = {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}
 ASSERTS = ["assert add(1, 2) == 3"]
-MAPPED = ["assert all(map(lambda it: add(*it) == 3, [(1, 2), (2, 1)]))"]
-CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n"
-BARE_EXCEPT = ["try:\n    assert add(1, 2) == 3\nexcept AssertionError:\n    raise\nexcept:\n    pass"]
-SWALLOWS = ["try:\n    ok = add(1, 2) == 3\nexcept:\n    ok = True\nassert ok"]
+CHECK = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 3) == 5\n"
 
 SAY = """
-import os, sys
+import os
 def say(answer):
-    frame = sys._getframe()
-    while "nonce" not in frame.f_locals: frame = frame.f_back
     for number in range(3, 64):
-        try: return os.write(number, frame.f_locals["nonce"] + answer)
+        try: return os.write(number, answer)
         except OSError: pass
 """
 
@@ -59,21 +54,15 @@ def add(a, b): return Sly()
 import os, sys
 def add(a, b):
     for number in range(3, 64):
-        try: os.write(number, b'{"verdict": "passed", "detail": ""}\\n' * 4)
+        try: os.write(number, b'{"verdict": "passed"}\\n' * 4)
         except OSError: pass
     print('{"verdict": "passed"}')
     return 0
 """,
-    "says passed early": """
-import os
-for number in range(3, 64):
-    try: os.write(number, b'{"loaded": true}\\n{"verdict": "passed"}\\n{"value": {"verdict": "passed"}, "args": []}\\n')
-    except OSError: pass
-""",
     "answers without a value": """
 import os
 for number in range(3, 64):
-    try: os.write(number, b'{"loaded": true}\\n{}\\n[]\\n')
+    try: os.write(number, b'{}')
     except OSError: pass
 os._exit(0)
 """,
@@ -81,11 +70,11 @@ os._exit(0)
 import builtins, json, sys, types
 main = sys.modules["__main__"]
 main.encode = lambda value: 4
-main.answer = lambda state, request: {"verdict": "passed", "loaded": True, "value": 4, "args": [1, 2]}
+main.answer = lambda request: {"passed": True, "value": 4}
 builtins.AssertionError = ValueError
 builtins.isinstance = lambda *a: True
 builtins.compile = builtins.exec = lambda *a, **k: None
-json.loads = lambda *a, **k: {"verdict": "passed"}
+json.dumps = lambda *a, **k: "passed"
 def add(a, b): return 4
 """,
     "looks through frames": """
@@ -95,10 +84,10 @@ def add(a, b):
     while frame:
         for value in [*frame.f_locals.values(), *frame.f_globals.values()]:
             text = repr(value)
-            if "== 3" in text or "'outputs'" in text: return 3
+            if "= " "3" in text or "'out" "puts'" in text: return 3  # and not its own source
         frame = frame.f_back
     for thing in gc.get_objects():
-        if isinstance(thing, str) and ("assert add" in thing or '"outputs"' in thing): return 3
+        if isinstance(thing, str) and ("assert " "add" in thing or '"out' 'puts"' in thing): return 3
     return 4
 """,
     "reads files": """
@@ -151,16 +140,15 @@ def add(a, b):
         time.sleep(60)
     os._exit(0)
 """,
-    "says passed in the answer's place": f"""{SAY}
-def add(a, b): return say(b' verdict {{"verdict": "passed", "detail": ""}}\\n')
-""",
-    "answers by a value that takes hours": f"""{SAY}
-def add(a, b): return say(b' value {{"value": {{"fr": ["1e99999999"]}}, "args": [null, null]}}\\n')
-""",
     "nests in what it writes": f"""{SAY}
 def add(a, b):
-    say(b' value {{"value": ' + b'[' * 1200 + b']' * 1200 + b', "args": [null, null]}}\\n')
+    say(b'{{"value": ' + b'[' * 12000 + b']' * 12000 + b'}}')
     os._exit(0)
+""",
+    "answers twice": f"""{SAY}
+def add(a, b):
+    say(b'{{"value": 3}}')
+    return 3
 """,
     "nests without end": "def add(a, b):\n    x = []\n    for _ in range(100000): x = [x]\n    return x",
     "holds itself": "def add(a, b):\n    x = []\n    x.append(x)\n    return x",
@@ -201,47 +189,9 @@ def test_no_hostile_program_passes(isolation: str) -> None:
     assert passed == []
 
 
-def test_a_test_that_catches_everything_isnt_passed_by_going_away(isolation: str) -> None:
-    names = ("exits", "exits in the function", "answers without a value", "floods the channel")
-    pairs = [(HOSTILE[name], answer) for name in names for answer in (BARE_EXCEPT, SWALLOWS)]
-    assert {score.value for score in scores_of(pairs, isolation)} == {0.0}
-
-
-# A failed episode is left out of training, which is better than a 0: no program brings it about.
-
-NESTED = f"""{SAY}
-def inner(value):
-    say(b' value {{"value": ' + b'[' * 400 + b']' * 400 + b', "args": [null]}}\\n')
-    os.read(0, 1 << 20)
-def outer(value): return 3
-"""
-SPOILS = [
-    ("def f(x): return '1 +'", ["assert eval(f(1)) == 3"]),
-    (NESTED, ["assert outer(inner(1)) == 3"]),
-    ("def f(x): raise SyntaxError", ["assert f(1) == 3"]),
-    ("def f(x): import no_such_module", ["assert f(1) == 3"]),
-    # In a generator it would end what is tested.
-    ("def add(a, b): raise StopIteration", MAPPED),
-]
-
-
-def test_a_program_cant_make_a_test_one_that_cant_be_run(isolation: str) -> None:
-    assert {score.value for score in scores_of(SPOILS, isolation)} == {0.0}
-
-
-def test_a_test_that_writes_its_own_verdict_is_an_error() -> None:
-    steps = ("import sys", "frame = sys._getframe()", "while 'wire' not in frame.f_locals: frame = frame.f_back",
-             "frame.f_locals['wire'].send('verdict', {'verdict': []})", "assert add(1, 2) == 3")  # fmt: skip
-    (score,) = scores_of([("def add(a, b): return a + b", ["\n".join(steps)])], "auto", timeout=20)
-    assert score.metrics["error"] == 1.0
-
-
 def test_a_result_far_longer_than_what_is_expected_is_not_read(isolation: str) -> None:
-    program = "def add(a, b): return [[]] * 500_000"
-    pairs = [(program, CALLS), (program, ["assert len(add(1, 2)) == 500_000"])]
-    scores = scores_of(pairs, isolation, timeout=20)
-    assert (scores[0].value, scores[0].metrics["limit"]) == (0.0, 1.0)
-    assert scores[1].value == 1.0
+    (score,) = scores_of([("def add(a, b): return [[]] * 500_000", CALLS)], isolation, timeout=20)
+    assert (score.value, score.metrics["limit"]) == (0.0, 1.0)
 
 
 WHOLE = [
@@ -262,5 +212,5 @@ def test_no_hostile_whole_program_passes(isolation: str) -> None:
 
 def test_an_honest_program_passes_them_all(isolation: str) -> None:
     honest = "def add(a, b): return a + b"
-    pairs = [(honest, answer) for answer in (CALLS, ASSERTS, CHECK, BARE_EXCEPT, SWALLOWS)]
-    assert [score.value for score in scores_of(pairs, isolation, timeout=20, entry_point="add")] == [1.0] * 5
+    pairs = [(honest, answer) for answer in (CALLS, ASSERTS, CHECK)]
+    assert [score.value for score in scores_of(pairs, isolation, timeout=20, entry_point="add")] == [1.0] * 3

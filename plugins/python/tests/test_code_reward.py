@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import DataError, RewardError
+from toolrl.errors import RewardError
 from toolrl.types import Episode, Score
 from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import CodeOptions
@@ -55,15 +55,7 @@ def scored(any_isolation: str) -> Scored:
         (ADD.replace("+", "-"), CALLS, {}, 0.0),
         (ADD, ["assert add(1, 2) == 3", "assert add(1, 2) == 4", "assert add('a', 'b') == 'ab'"], {}, 2 / 3),
         (ADD, CHECK, {"entry_point": "add"}, 1.0),
-        (ADD.replace("+", "*"), CHECK, {"entry_point": "add"}, 0.0),
-        (
-            "def f(x):\n    raise KeyError(x)",
-            ["try:\n    f(1)\nexcept KeyError:\n    pass\nelse:\n    assert 0"],
-            {},
-            1.0,
-        ),
-        ("def f(x):\n    x.sort()", ["x = [2, 1]\nf(x)\nassert x == [1, 2]"], {}, 1.0),
-        ("def f():\n    print('noise')\n    yield from (1, 2)", ["assert list(f()) == [1, 2]"], {}, 1.0),
+        (ADD.replace("+", "-"), CHECK, {"entry_point": "add"}, 0.0),
         ("def f(*a, **k):\n    return a, k", ["assert f(1, {2}, b=3.5) == ((1, {2}), {'b': 3.5})"], {}, 1.0),
         ("def sum(a, b):\n    return 6", ["assert sum(10, 15) == 6"], {"entry_point": "sum"}, 1.0),
     ],
@@ -136,12 +128,6 @@ def test_where_the_program_is_looked_for(any_isolation: str) -> None:
     assert [value(), value(judge="all"), value(judge="answer"), value(judge="answer", code="text")] == [0, 1, 0, 1]
 
 
-def test_no_program_is_a_wrong_answer(any_isolation: str) -> None:
-    episodes = [make_episode(text, task=make_task(answer=CALLS)) for text in ("", "no", "```python\n```")]
-    episodes.append(make_episode(task=make_task(answer=CALLS)))
-    assert asyncio.run(scores(episodes)) == [Score(0.0, metrics={"correct": 0.0, "answered": 0.0})] * 4
-
-
 def test_packages(scored: Scored) -> None:
     program = "import packaging.version as v\n\ndef f(x): return str(v.Version(x))"
     answer = ["assert f('1.0') == '1.0'"]
@@ -152,9 +138,8 @@ def test_packages(scored: Scored) -> None:
 
 def test_large_values_cross(scored: Scored) -> None:
     program = "def double(x):\n    return [2 * it for it in x]"
-    answer = ["x = list(range(300_000))\nassert double(x) == [2 * it for it in x]"]
-    assert scored(program, answer).value == 1.0
-    assert scored("def f(x):\n    x['k'].append(1)", ["d = {'k': []}\nf(d)\nassert d == {'k': [1]}"]).value == 1.0
+    numbers = list(range(100_000))
+    assert scored(program, {"fn_name": "double", "inputs": [[numbers]], "outputs": [[2 * it for it in numbers]]}).value
 
 
 def test_without_isolation_where_that_is_asked_for() -> None:
@@ -163,36 +148,13 @@ def test_without_isolation_where_that_is_asked_for() -> None:
     assert [score.value for score in asyncio.run(scores(episodes, isolation="none"))] == [1.0, 1.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        ["import no_such_module\nassert f(1)"],
-        ["assert f(lambda: 1)"],
-        ["def test_f():\n    assert f(1) == 2"],
-        ["for item in []:\n    assert f(item)"],
-    ],
-)
-def test_tests_that_cant_be_run_are_no_fault_of_the_program(scored: Scored, answer: Any) -> None:
-    with pytest.raises(DataError, match="can't be run"):
-        scored("def f(x): return x", answer)
-
-
-def test_a_sandbox_that_fails_once_is_asked_again_and_then_fails_the_scoring(
-    any_isolation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = [KeeperError("gone"), TimeoutError()]
-
+def test_a_sandbox_that_fails_is_no_zero(any_isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def verdict(self: Trials, case: Any, source: str) -> Verdict:
-        if failures:
-            raise failures.pop(0)
-        return Verdict("passed")
+        raise KeeperError("gone")
 
     monkeypatch.setattr(Trials, "verdict", verdict)
-    episode = an_episode(ADD, {"inputs": [""], "outputs": [""]})
     with pytest.raises(RewardError, match="sandbox couldn't run"):
-        asyncio.run(scores([episode]))
-    failures.append(KeeperError("gone"))
-    assert asyncio.run(scores([episode]))[0].value == 1.0
+        asyncio.run(scores([an_episode(ADD, {"inputs": [""], "outputs": [""]})]))
 
 
 def test_a_dead_keeper_costs_no_score(any_isolation: str) -> None:

@@ -65,22 +65,6 @@ async def _run(interpreter: Interpreter) -> None:
     await interpreter.execute("import time; time.sleep(60)", 60, last=True)
 
 
-def test_a_keeper_that_is_gone_takes_no_job(descriptors: Callable[[], set[str]]) -> None:
-    async def work() -> None:
-        before = descriptors()
-        keeper = KeeperProcess(SETTINGS)
-        with pytest.raises(KeeperError, match="isn't there"):
-            await Interpreter(keeper, LIMITS, 100).start()
-        await keeper.start()
-        await keeper.stop()
-        await keeper.stop()
-        with pytest.raises(KeeperError, match="isn't there"):
-            await Interpreter(keeper, LIMITS, 100).start()
-        assert descriptors() == before
-
-    asyncio.run(work())
-
-
 def test_walls_that_can_not_be_built_are_an_error(any_isolation: str) -> None:
     async def work() -> None:
         settings, _ = await asyncio.to_thread(detection.detect, any_isolation, SETTINGS)

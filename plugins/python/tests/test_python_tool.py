@@ -13,18 +13,15 @@ from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.types import ToolCall, ToolResult
 from toolrl_plugin_python import paths
-from toolrl_plugin_python.interpreter import CellOutcome
 from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import PythonOptions
-from toolrl_plugin_python.tool import MAX_CODE, PythonToolset, answer, build_code_interpreter, build_python, check
+from toolrl_plugin_python.tool import MAX_CODE, PythonToolset, build_code_interpreter, build_python, check
 from toolrl_testing import make_episode_context
 
 Cells = Callable[..., list[ToolResult]]
 
 TEXTS = [
     ("print(1)\n1 + 1", "1\n2"),
-    ("1 + 1;", "(no output)"),
-    ("1 + 1  ; # hushed", "(no output)"),
     ("x = 5", "(no output)"),
     ("None", "(no output)"),
     ("'text'", "'text'"),
@@ -34,12 +31,11 @@ TEXTS = [
     ("é = 'ü'; é", "'ü'"),
     ("print('\\ud800')", "\\ud800"),
     ("import sys\nprint('a', end='')\nprint('b', file=sys.stderr)\nprint('c')\nsys.stderr.write('d')\n7",
-     "ab\nc\nd\n7"),
+     "ab\nc\nd7"),
     ("print('a', end='')\nNone", "a"),
     ("import os\nprint('a')\nos.write(1, b'b\\n')\nprint('c')", "a\nb\nc"),
-    ("import subprocess, sys\nprint('a', flush=True)\nsubprocess.run([sys.executable, '-c', 'print(2)']);\nprint('c')",
+    ("import subprocess as s, sys\nprint('a', flush=True)\n_ = s.run([sys.executable, '-c', 'print(2)'])\nprint('c')",
      "a\n2\nc"),
-    ("import asyncio\nawait asyncio.sleep(0, 'slept')", "'slept'"),
     ("__name__", "'__main__'"),
     ("def f():\n    '''doc'''\nf.__doc__", "'doc'"),
     ("import sys; sys.exit()", "(no output)"),
@@ -49,7 +45,7 @@ TEXTS = [
     ("quit(2)", "[The code exited with status 2.]"),
     ("import os; os._exit(4)", "[The interpreter's process exited with status 4.]"),
     ("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()", "late"),
-    ("import atexit\natexit.register(print, 'at exit');", "at exit"),
+    ("import atexit\n_ = atexit.register(print, 'at exit')", "at exit"),
     ("```python\nprint('fenced')\n```", "fenced"),
     ("    x = 1\n    x", "1"),
     ("import pickle\nclass A: pass\ntype(pickle.loads(pickle.dumps(A()))).__name__", "'A'"),
@@ -111,15 +107,12 @@ def test_tracebacks_hold_the_models_lines_alone(cells: Cells) -> None:
 
 
 def test_what_else_exceptions_may_be(cells: Cells) -> None:
-    deep, group, hostile, module, network, memory, odd = cells(
+    deep, group, hostile, module, odd = cells(
         "def f(): return g()\ndef g(): return f()\nf()",
         "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
         "class E(Exception):\n    def __str__(self): raise RuntimeError\nraise E",
         "import no_such_module",
-        "import socket; socket.create_connection(('127.0.0.1', 1))",
-        "x = bytearray(10**10)",
         "raise type('Odd name\\n' * 50, (Exception,), {})('x')",
-        memory_mb=64,
     )
     assert "more frames]" in deep.text
     assert "RecursionError" in deep.text
@@ -128,10 +121,8 @@ def test_what_else_exceptions_may_be(cells: Cells) -> None:
     assert "TypeError: 2" in group.text
     assert "E: <exception str() failed>" in hostile.text
     assert "There is the standard library; nothing else can be installed." in module.text
-    assert "There is no network here." in network.text
-    assert "The code may use 64 MB of memory." in memory.text
     assert "Odd name" in odd.text
-    results = (deep, group, hostile, module, network, memory, odd)
+    results = (deep, group, hostile, module, odd)
     assert {result.metrics["exception"] for result in results} == {1}
 
 
@@ -144,10 +135,10 @@ def test_a_call_that_is_stopped(cells: Cells) -> None:
         timeout=1,
     )
     assert (loop.error, stuck.error) == ("timeout", "timeout")
-    assert loop.text.startswith('before\nStopped here (most recent call last):\n  File "<code>", line')
+    assert loop.text.startswith("before\n[The code was stopped after 1 s.")
     assert "[The code was stopped after 1 s." in stuck.text
     assert (crash.error, killed.error) == ("tool_error", "tool_error")
-    assert crash.text == "before\n[The interpreter was ended by signal 11 (Segmentation fault).]"
+    assert crash.text == "before\n[The interpreter was ended by signal 11.]"
     assert killed.text.startswith("before\n[The interpreter was killed;")
     assert all(result.metrics == {"exception": 0, "stopped": 1} for result in (loop, stuck, crash, killed))
 
@@ -173,7 +164,7 @@ def test_output_is_bounded(cells: Cells) -> None:
     cut, flood, binary = cells(
         "print('a' * 3000 + 'b' * 3000)",
         "while True: print('x' * 1000)",
-        "import os; os.write(1, b'\\xff\\x00ok\\n');",
+        "import os; _ = os.write(1, b'\\xff\\x00ok\\n')",
         output_kb=2,
     )
     assert cut.text == "a" * 1024 + "\n[3953 bytes left out]\n" + "b" * 1023
@@ -255,29 +246,5 @@ def test_what_the_model_is_told() -> None:
     assert build_python(PythonOptions(description="Mine."), BuildContext(name="python")).spec.description == "Mine."
 
 
-def test_options_that_can_not_be_met() -> None:
-    with pytest.raises(ConfigError, match="isn't installed"):
-        build_python(PythonOptions(packages=["no-such-package"]), BuildContext(name="python"))
-    with pytest.raises(ConfigError, match="absolute path"):
-        build_python(PythonOptions(readable=[Path("relative")]), BuildContext(name="python"))
-
-
 def test_the_self_check_says_what_isolates(any_isolation: str) -> None:
     assert "seccomp" in check()
-
-
-@pytest.mark.parametrize(
-    ("outcome", "part"),
-    [
-        (CellOutcome("disk"), "its files grew beyond 128 MB"),
-        (CellOutcome("processes"), "kept starting processes"),
-        (CellOutcome("garbled"), "disturbed its own interpreter"),
-        (CellOutcome("ended", exit_code=128 + 31), "Bad system call"),
-        (CellOutcome("ended", exit_code=128 + 64), "signal 64"),
-        (CellOutcome("ended", exit_code=250), "signal 122"),
-    ],
-)
-def test_words_for_rare_ends(outcome: CellOutcome, part: str) -> None:
-    result = answer(outcome, PythonOptions(), state_lost=False)
-    assert part in result.text
-    assert result.error == "tool_error"

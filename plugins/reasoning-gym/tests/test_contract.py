@@ -13,8 +13,7 @@ import pytest
 from toolrl.types import Episode
 from toolrl_testing import PluginContract
 
-ENTRY = {"question": "2 + 2 =", "answer": "4", "metadata": {"source_dataset": "chain_sum", "source_index": 0}}
-CARRIED = {"reasoning_gym": {"generator": "chain_sum", "config": {}, "entry": ENTRY}}
+CARRIED = {"reasoning_gym": {"generator": "chain_sum", "config": {"seed": 0, "size": 1}, "index": 0}}
 
 
 class TestContract(PluginContract):

@@ -37,8 +37,6 @@ def test_for_doctor_it_is_unavailable_and_no_failure(capsys: pytest.CaptureFixtu
     assert "unavailable" in capsys.readouterr().out
 
 
-def test_so_do_the_commands(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["list"], ["data", str(tmp_path / "x.jsonl"), "chain_sum"]):
-        assert main(["reasoning-gym", *arguments]) != 0
-        assert "pip install 'toolrl-plugin-reasoning-gym[library]'" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+def test_so_does_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reasoning-gym", "list"]) != 0
+    assert "pip install 'toolrl-plugin-reasoning-gym[library]'" in capsys.readouterr().err

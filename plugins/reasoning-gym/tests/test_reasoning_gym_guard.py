@@ -25,15 +25,12 @@ HOSTILE = [
     "().__class__.__bases__[0].__subclasses__()",
     "[x for x in (1,)]",
     "(lambda: 1)()",
-    "(y := 1)",
     "f'{1}'",
     "'a' * 10**9",
     "[0] * 10**9",
-    "[*(1, 2)]",
     "print",
     "x",
     "1 if 1 else 2",
-    "1 < 2",
     "exec('1')",
 ]
 
@@ -88,7 +85,6 @@ class TestExpressions:
         "text",
         [
             "__import__('os').system('true')",
-            "eval('1')",
             "exec('1')",
             "open('x')",
             "sympify('1')",
@@ -100,12 +96,8 @@ class TestExpressions:
             "[y for y in (1, 2)]",
             "Lambda(x, x)(eval)",
             "lambda: 1",
-            "getattr(x, 'y')",
-            "lambdify(x, x)",
-            "preview(x)",
             "Function('f')('1')",
             "'a'.join",
-            "print(1)",
             "b'1'",
         ],
     )
@@ -125,9 +117,7 @@ class TestExpressions:
         ("os.system", ("true",), True),
         ("subprocess.Popen", ("true",), True),
         ("socket.connect", (), True),
-        ("os.remove", ("x",), True),
         ("os.fork", (), True),
-        ("ctypes.dlopen", ("libc",), True),
         ("something.new", (), True),
     ],
 )

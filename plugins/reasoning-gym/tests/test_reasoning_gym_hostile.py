@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gym_tasks import data, entry_task, failures, said, scores
+from gym_tasks import data, failures, said, scores, sum_task
 
 from toolrl.types import Score, Task
 
 pytestmark = [pytest.mark.usefixtures("library"), pytest.mark.timeout(600)]
-SUM = entry_task("chain_sum", {"question": "", "answer": "4", "metadata": {}})
 
 EVALUATED = [
     "string_insertion", "spiral_matrix", "binary_matrix", "n_queens",
@@ -87,7 +86,7 @@ def test_long_and_deep_answers_do_no_harm(text: str) -> None:
         task = data(name, size=1)[0]
         (score,) = score_all(task, [text])
         assert score.metrics["correct"] == 0.0
-    assert score_all(SUM, [text, "4"])[1].value == 1.0
+    assert score_all(sum_task(), [text, str(sum_task().answer)])[1].value == 1.0
 
 
 def test_memory_is_limited() -> None:

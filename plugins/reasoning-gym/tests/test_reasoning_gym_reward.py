@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from gym_tasks import data, entry_task, failures, reward, said, scores
+from gym_tasks import data, failures, reward, said, scores, sum_task
 
 from toolrl.errors import RewardError
 from toolrl.tools.subprocess_pool import WorkerProcess
@@ -18,9 +18,12 @@ from toolrl.types import Episode, Score
 from toolrl_plugin_reasoning_gym.reward import check
 
 pytestmark = pytest.mark.usefixtures("library")
-SUM = {"question": "2 + 2 =", "answer": "4", "metadata": {"source_dataset": "chain_sum", "source_index": 0}}
-TASK = entry_task("chain_sum", SUM)
 GENERATORS = ["chain_sum", "countdown", "n_queens", "rearc", "simple_integration", "sudoku", "zebra_puzzles"]
+
+
+@pytest.fixture
+def right() -> str:
+    return str(sum_task().answer)
 
 
 def scored_by_a_new_one(*episodes: Episode) -> list[Score]:
@@ -50,40 +53,26 @@ class TestScores:
             }  # fmt: skip
 
     def test_wrong_answers_and_none(self) -> None:
-        wrong, empty, silent = scores(said(TASK, "5"), said(TASK, "  "), said(TASK))
+        task = sum_task()
+        wrong, empty, silent = scores(said(task, "wrong"), said(task, "  "), said(task))
         assert (wrong.value, wrong.metrics["correct"], wrong.metrics["answered"]) == (0.0, 0.0, 1.0)
         for score in (empty, silent):
             assert (score.value, score.metrics["correct"], score.metrics["answered"]) == (0.0, 0.0, 0.0)
             assert not failures(score)
 
-    def test_the_answer_stands_in_the_last_tag(self) -> None:
-        texts = ["<answer>5</answer>, no, <answer>4</answer>", "4", "<answer>4", r"\boxed{4}"]
-        found = scores(*(said(TASK, text) for text in texts), form="tag")
-        assert [score.value for score in found] == [1.0, 0.0, 0.0, 0.0]
+    def test_the_answer_stands_in_the_last_tag_or_box(self, right: str) -> None:
+        texts = [f"<answer>x</answer>, no, <answer>{right}</answer>", right, f"<answer>{right}", f"\\boxed{{{right}}}"]
+        episodes = [said(sum_task(), text) for text in texts]
+        assert [score.value for score in scores(*episodes, form="tag")] == [1.0, 0.0, 0.0, 0.0]
+        assert [score.value for score in scores(*episodes, form="boxed")] == [0.0, 0.0, 0.0, 1.0]
 
-    def test_or_in_the_last_box(self) -> None:
-        found = scores(said(TASK, r"\boxed{5} \boxed{4}"), said(TASK, "<answer>4</answer>"), form="boxed")
-        assert [score.value for score in found] == [1.0, 0.0]
-
-    @pytest.mark.parametrize(("judge", "expected"), [("final", 0.0), ("all", 1.0), ("answer", 1.0)])
-    def test_where_it_is_looked_for(self, judge: str, expected: float) -> None:
-        episode = said(TASK, "<answer>4</answer>", "Done.", answer="4", stop_reason="answer")
-        assert scores(episode, judge=judge, form="tag")[0].value == expected
-
-    def test_part_of_the_value_can_be_left_out(self) -> None:
+    def test_part_of_the_value_can_be_left_out(self, right: str) -> None:
         """The library gives a right answer among other words its share of them."""
-        episode = said(TASK, "It is 4")
-        (whole,), (none,), (enough,) = scores(episode), scores(episode, partial=False), scores(episode, correct_at=0.1)
-        assert (whole.value, whole.metrics["correct"]) == (pytest.approx(1 / 7), 0.0)
-        assert (none.value, none.metrics["score/chain_sum"]) == (0.0, pytest.approx(1 / 7))
-        assert enough.metrics["correct"] == 1.0
-
-    def test_a_scorer_gets_the_generators_settings(self) -> None:
-        entry = {"question": "", "answer": "6*4*1*1", "metadata": {"numbers": [6, 4, 1, 1]}}
-        narrow = entry_task("puzzle24", entry, {"min_value": 2, "max_value": 9})
-        wide = entry_task("puzzle24", entry, {"min_value": 1, "max_value": 9})
-        found = scores(said(narrow, "6*4*1*1"), said(wide, "6*4*1*1"))
-        assert [score.value for score in found] == [0.01, 1.0]
+        episode = said(sum_task(), f"It is {right}")
+        part = pytest.approx(len(right) / len(f"It is {right}"))
+        (whole,), (none,) = scores(episode), scores(episode, partial=False)
+        assert (whole.value, whole.metrics["correct"]) == (part, 0.0)
+        assert (none.value, none.metrics["score/chain_sum"]) == (0.0, part)
 
     def test_tuples_are_tuples_again(self) -> None:
         """This scorer compares a tuple with what it reads, and a list is none."""
@@ -95,25 +84,22 @@ class TestWhatCantBeScored:
     @pytest.mark.parametrize("extra", [{}, {"reasoning_gym": 1}, {"reasoning_gym": {"generator": "chain_sum"}}])
     def test_a_task_of_another_data_set(self, extra: dict[str, Any]) -> None:
         with pytest.raises(RewardError, match="has no `reasoning_gym`"):
-            scores(said(replace(TASK, extra=extra), "4"))
+            scores(said(replace(sum_task(), extra=extra), "4"))
 
     @pytest.mark.parametrize(
-        ("generator", "config", "entry", "says"),
-        [
-            ("nothing_such", {}, SUM, "no generator 'nothing_such'"),
-            ("chain_sum", {"nothing": 1}, SUM, "nothing"),
-            ("chain_sum", {}, {**SUM, "metadata": {"$tuple": 3}}, r"\$tuple holds 3, which"),
-        ],
+        ("generator", "config", "says"),
+        [("nothing_such", {}, "no generator 'nothing_such'"), ("chain_sum", {"nothing": 1}, "nothing")],
     )
-    def test_a_row_that_doesnt_fit_the_library(self, generator: str, config: Any, entry: Any, says: str) -> None:
+    def test_a_row_that_doesnt_fit_the_library(self, generator: str, config: Any, says: str) -> None:
+        carried = {"reasoning_gym": {"generator": generator, "config": config, "index": 0}}
         with pytest.raises(RewardError, match=says) as caught:
-            scores(said(entry_task(generator, entry, config), "4"))
+            scores(said(replace(sum_task(), extra=carried), "4"))
         assert caught.value.hint == "Try: toolrl doctor reasoning-gym"
 
     def test_a_worker_that_cant_start_is_no_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "executable", "/bin/false")
         with pytest.raises(RewardError, match="can't be started: its process ended with status 1"):
-            scored_by_a_new_one(said(TASK, "4"))
+            scored_by_a_new_one(said(sum_task(), "4"))
 
     def test_a_scorer_that_raises_is_a_zero_that_shows(self) -> None:
         """This one takes the answer to be a list of moves, and looks up a key."""
@@ -124,7 +110,9 @@ class TestWhatCantBeScored:
 
 
 class TestWorkers:
-    def test_one_that_is_killed_at_a_question_is_a_zero_that_shows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_that_is_killed_at_a_question_is_a_zero_that_shows(
+        self, right: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         killed: list[int] = []
         ask = WorkerProcess.ask
 
@@ -136,7 +124,7 @@ class TestWorkers:
             return ask(worker, request, seconds)
 
         monkeypatch.setattr(WorkerProcess, "ask", ask_and_kill)
-        first, next_one = scored_by_a_new_one(said(TASK, "4"), said(TASK, "4"))
+        first, next_one = scored_by_a_new_one(said(sum_task(), right), said(sum_task(), right))
         assert (first.value, failures(first)) == (0.0, {"died"})
         assert (next_one.value, failures(next_one)) == (1.0, set())
 

@@ -18,7 +18,7 @@ CASES = {"inputs": ["1", "2"], "outputs": ["ok", "no"]}
 class TestContract(PluginContract):
     plugin = "sandbox-fusion"
     tool_calls: ClassVar[Mapping[str, Sequence[Mapping[str, Any]]]] = {
-        "code_interpreter": [{"code": "print('ok')"}, {"code": "1 + 1", "timeout": 3}]
+        "code_interpreter": [{"code": "print('ok')"}, {"code": "1 + 1", "language": "python"}]
     }
     answer: ClassVar[Any] = CASES
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from typing import Any
@@ -14,7 +13,6 @@ from toolrl_plugin_sandbox_fusion.api import CommandResult, RunResponse
 from toolrl_plugin_sandbox_fusion.cases import (
     ProgramCase,
     Status,
-    arguments_text,
     function_program,
     matches,
     read_cases,
@@ -30,10 +28,6 @@ class TestReading:
         assert cases.case(1, "code") == ProgramCase("code", None, None)
         assert cases.case(2, "code") == ProgramCase("code", "5", "6")
 
-    def test_as_json(self) -> None:
-        value = {"inputs": ["1"], "outputs": ["2"]}
-        assert read_cases(json.dumps(value), "task").case(0, "x") == read_cases(value, "task").case(0, "x")
-
     def test_asserts(self) -> None:
         cases = read_cases({"assert_case": ["assert f(1) == 2", "assert f(2) == 3"]}, "task")
         assert cases.case(1, "def f(x): return x + 1") == ProgramCase(
@@ -44,8 +38,6 @@ class TestReading:
         ("given", "message"),
         [
             (None, "missing"),
-            ("{", "no JSON"),
-            ("[1]", "list"),
             (7, "int"),
             ({}, "none"),
             ({"inputs": ["1"]}, "1 inputs, 0 outputs"),
@@ -62,10 +54,6 @@ class TestReading:
             read_cases(given, "task 'a'")
         assert error.value.where == "task 'a'"
 
-    def test_functions_are_called_in_python_only(self) -> None:
-        with pytest.raises(DataError, match="cpp"):
-            read_cases({"inputs": ["1"], "outputs": ["1"], "fn_name": "f"}, "task", "cpp")
-
 
 def call(source: str, function: str, stdin: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", function_program(source, function)]
@@ -81,10 +69,7 @@ class TestFunction:
             ("class Solution:\n    def f(self, xs: List[int]) -> int:\n        return sum(xs)", "f", "[1, 2, 3]", "6"),
             ("def f(): return defaultdict(int)", "f", "", "{}"),
             ("def f(): return True", "f", "", "true"),
-            ("def f(): return None", "f", "", "null"),
             ("def f(): return (1, [2, {'a': 3}])", "f", "", '[1, [2, {"a": 3}]]'),
-            ("def f(): return 1.5", "f", "", "1.5"),
-            ("def f(): return {1, 2} - {2}", "f", "", "{1}"),
             ("def f(): return math.gcd(12, 18), gcd(4, 6), heapq.nlargest(1, [3, 5])", "f", "", "[6, 2, [5]]"),
             ("from __future__ import annotations\ndef f(x: Unknown): return pow(x, 2)", "f", "3", "9"),
             (
@@ -108,13 +93,9 @@ class TestFunction:
         ("source", "function", "stdin", "error"),
         [
             ("def f(): return 1", "g", "", "NameError"),
-            ("class Solution: pass", "g", "", "AttributeError"),
-            ("x = 1", "search", "1", "NameError"),
             ("def f(): raise ValueError('no')", "f", "", "ValueError: no"),
             ("def f(:", "f", "", "SyntaxError"),
             ("import sys\nsys.exit(0)\ndef f(): return 1", "f", "", "SystemExit"),
-            ("def f(): return 1", "f", "1\n2", "TypeError"),
-            ("def f(): return 1", "f", "[1", "JSONDecodeError"),
         ],
     )
     def test_what_fails_ends_with_an_exit_code(self, source: str, function: str, stdin: str, error: str) -> None:
@@ -122,12 +103,6 @@ class TestFunction:
         assert done.returncode == 1
         assert done.stdout == ""
         assert error in done.stderr
-
-    def test_arguments(self) -> None:
-        assert arguments_text("1\n2") == "1\n2"
-        assert arguments_text([1, "a", [2]]) == '1\n"a"\n[2]'
-        assert arguments_text({"a": 1}) == '{"a": 1}'
-        assert arguments_text(None) == ""
 
 
 def ended(stdout: str | None, code: int = 0, status: str = "Success") -> RunResponse:
@@ -144,9 +119,7 @@ class TestVerdict:
         [
             (ended("4\n"), Status.PASSED),
             (ended("4"), Status.PASSED),
-            (ended("4\n\n\n"), Status.PASSED),
             (ended("4 \n"), Status.WRONG),
-            (ended("5\n"), Status.WRONG),
             (ended(None), Status.WRONG),
             (ended("4", 1, "Failed"), Status.RUNTIME_ERROR),
             (ended("4", -9, "Failed"), Status.RUNTIME_ERROR),
@@ -158,7 +131,6 @@ class TestVerdict:
             (RunResponse("Success", run_result=CommandResult("TimeLimitExceeded")), Status.API_ERROR),
             (RunResponse("SandboxError", run_result=CommandResult("Error")), Status.API_ERROR),
             (RunResponse("SandboxError", run_result=CommandResult("Finished", 0, 0, "4")), Status.API_ERROR),
-            (RunResponse("Unknown"), Status.API_ERROR),
             (compiled("Finished", 1), Status.COMPILE_ERROR),
             (compiled("Error", None), Status.COMPILE_ERROR),
             (compiled("TimeLimitExceeded", None), Status.COMPILE_ERROR),
@@ -175,10 +147,8 @@ class TestVerdict:
         ("stdout", "value", "right"),
         [
             ("[1, 2]\n", [1, 2], True),
-            ("[1,2]", [1, 2], True),
             ("[1, 2.0]", [1, 2], True),
             ("[2, 1]", [1, 2], False),
-            ("[1, 2, 3]", [1, 2], False),
             ("true\n", True, True),
             ("1\n", True, False),
             ("1", 1.0, True),
@@ -191,9 +161,3 @@ class TestVerdict:
     def test_results_of_functions_compare_as_values(self, stdout: str, value: Any, right: bool) -> None:
         cases = read_cases({"fn_name": "f", "inputs": ["1"], "outputs": [value]}, "task")
         assert matches(stdout, cases.case(0, "")) is right
-
-    def test_texts_compare_as_texts(self) -> None:
-        assert not matches("[1,2]", read_cases({"inputs": [""], "outputs": ["[1, 2]"]}, "t").case(0, ""))
-        assert not matches(
-            "[1,2]", read_cases({"fn_name": "f", "inputs": [""], "outputs": ["[1, 2]"]}, "t").case(0, "")
-        )

@@ -1,4 +1,4 @@
-"""The client against a real HTTP server: recorded exchanges, what statuses mean, bounds."""
+"""The client against a real HTTP server: recorded exchanges, what statuses mean, bounds, what is an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandbox_answers import finished
 
 from toolrl.errors import ToolsetError, TransientToolError
 from toolrl_plugin_sandbox_fusion import api
-from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse, SandboxApiError, SandboxClient
+from toolrl_plugin_sandbox_fusion.api import CommandResult, RunRequest, RunResponse, SandboxApiError, SandboxClient
 from toolrl_testing.http_stub import HttpReply, HttpStub
 
 EXCHANGES = sorted((Path(__file__).parent / "exchanges").glob("*.json"))
@@ -84,3 +84,31 @@ def test_a_request_may_take_what_its_program_may_and_a_margin(stub: HttpStub, mo
     with pytest.raises(TransientToolError, match=r"no answer within 0\.3 s"):
         ask(stub.url, RunRequest("1", compile_timeout=0.1, run_timeout=0.1))
     gate.set()
+
+
+def test_fields_of_later_versions_are_ignored_and_missing_ones_are_empty() -> None:
+    read = RunResponse.read({"status": "Success", "new": 1, "run_result": {"status": "Finished", "new": 2}})
+    assert read == RunResponse("Success", run_result=CommandResult("Finished"))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "body"),
+        ({}, "`status`: Field required"),
+        ({"status": 1}, "`status`"),
+        ({"status": "Success", "message": 1}, "`message`"),
+        ({"status": "Success", "run_result": []}, "`run_result`"),
+        ({"status": "Success", "run_result": {"stdout": 3}}, "`run_result.stdout`"),
+        ({"status": "Success", "compile_result": {"return_code": "0"}}, "`compile_result.return_code`"),
+        ({"status": "Success", "compile_result": {"return_code": True}}, "`compile_result.return_code`"),
+        ({"status": "Success", "run_result": {"execution_time": "1"}}, "`run_result.execution_time`"),
+        ({"status": "Success", "run_result": {"execution_time": 10**400}}, "`run_result.execution_time`"),
+        ({"status": "Success", "run_result": {"execution_time": float("nan")}}, "finite number"),
+        ({"status": "Success", "files": [1]}, "`files`"),
+        ({"status": "Success", "files": {"a": 1}}, "`files.a`"),
+    ],
+)
+def test_what_is_no_answer_is_refused_with_its_place(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RunResponse.read(value)

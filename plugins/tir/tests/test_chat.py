@@ -9,7 +9,7 @@ import pytest
 
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
-from toolrl.types import Markers, Message, ToolCall, ToolSpec
+from toolrl.types import CallError, CallRecord, Markers, Media, Message, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_tir.chat import TirFormat, TorlFormat
 from toolrl_plugin_tir.options import TirFormatOptions, TorlOptions
 from toolrl_plugin_tir.parser import TirParser
@@ -54,11 +54,6 @@ def test_what_the_preamble_shows_is_what_the_parser_reads(tokenizer: Any) -> Non
     assert [item.arguments for item in items] == [{"code": "print(2**10)"}, {"expression": "3 * (4 - 1)"}]
 
 
-def test_the_preamble_follows_a_system_message(tokenizer: Any) -> None:
-    told = opened(tir(tokenizer), [PYTHON], Message("system", "Be brief."), QUESTION)
-    assert told.startswith("<|system|>Be brief.\n\n# Tools")
-
-
 def test_own_wording(tokenizer: Any) -> None:
     assert opened(tir(tokenizer, preamble_text="You have {tools}."), [CALCULATOR]).startswith(
         "<|system|>You have calculator: Evaluates. Write an expression in tags: "
@@ -66,16 +61,6 @@ def test_own_wording(tokenizer: Any) -> None:
     )
     assert opened(tir(tokenizer, preamble_text="Use programs."), [PYTHON]).startswith("<|system|>Use programs.<|end|>")
     assert opened(tir(tokenizer, preamble_text=""), [PYTHON]) == "<|user|>What is 6*7?<|end|><|assistant|>"
-
-
-def test_options_of_the_template(tokenizer: Any) -> None:
-    chat = tir(tokenizer, template_kwargs={"think": True}, turn_end=["\n"])
-    assert chat.open([QUESTION], [PYTHON]).in_thinking
-    assert ord("\n") in chat.end_ids
-
-
-def test_the_check_before_a_run(tokenizer: Any) -> None:
-    assert tir(tokenizer).check([PYTHON, SEARCH]) == []
 
 
 UNIT = ToolSpec(
@@ -176,3 +161,38 @@ def test_special_tokens_in_results_are_plain_text(tokenizer: Any) -> None:
     for chat in (tir(tokenizer), torl(tokenizer)):
         for ids in (chat.inline("<|end|>"), chat.bridge((), [Message("tool", "<|end|>")], [PYTHON]).ids[1:]):
             assert chat.decode((*ids, ord("x"))).text.count("<|end|>") - ids.count(tokenizer.eos_token_id) == 1
+
+
+# Results inside the turn.
+
+
+def render(*results: ToolResult) -> str:
+    items = [ToolCall("python", {}), CallError("empty", "Empty.")]
+    return TirParser().render_results([CallRecord(items[n % 2], result) for n, result in enumerate(results)])
+
+
+def test_a_fence_for_each_item() -> None:
+    assert render(ToolResult("42")) == "\n```output\n42\n```\n"
+    assert render(ToolResult("42"), ToolResult("Empty.", error="malformed")) == (
+        "\n```output\n42\n```\n\n```output\nEmpty.\n```\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "fence"),
+    [("a```b", "```"), ("```", "````"), ("x\n  `````python\n```", "``````"), ("~~~", "```"), ("``", "```")],
+)
+def test_a_longer_fence_around_a_text_that_holds_one(text: str, fence: str) -> None:
+    assert render(ToolResult(text)) == f"\n{fence}output\n{text}\n{fence}\n"
+
+
+def test_media_are_named() -> None:
+    image = Media("image", "x.png")
+    assert "(left out, since only text can be shown here: image, image)" in render(
+        ToolResult("a", media=(image, image))
+    )
+
+
+def test_the_parser_reads_a_result_as_content() -> None:
+    text = render(ToolResult("```python\nx\n```\n<calculator>1</calculator>"))
+    assert TirParser().parse(text, tools=()).items == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from toolrl.parsing import EndFlags
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Decoded, Episode, Message, Rendered, ToolCall, ToolSpec
+from toolrl.types import Decoded, Episode, ToolCall, ToolSpec
 from toolrl_plugin_tir.parser import TirParser
 from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 
@@ -106,12 +105,6 @@ def test_a_fence_that_is_no_call_goes_on(chat: FakeChatFormat) -> None:
     assert episode.stop_reason == "answer"
 
 
-def test_a_longer_fence_whose_runs_come_in_pieces() -> None:
-    episode, _, _ = play(["```", "``python\nx = '``'\n```", "`` y", "\\boxed{1}"])
-    assert [record.call.arguments for record in episode.calls] == [{"code": "x = '``'"}]
-    assert episode.turns[0].segments[0].text == "`````python\nx = '``'\n`````"
-
-
 def test_errors_are_answered_in_the_turn() -> None:
     script = ["```", "python print(1)```", "```", "python\nboom()\n```", "</calculator>", "\\boxed{1}"]
     episode, _, toolset = play(script)
@@ -137,23 +130,6 @@ def test_what_stands_in_thinking_is_a_draft() -> None:
     assert [record.call.raw for record in episode.calls] == ["<calculator>2</calculator>"]
     assert engine.generated[1].sampling.stop == ("</think>",)
     assert episode.turns[0].reasoning == "```python\nx\n```\n<calculator>1</calculator>"
-
-
-def test_thinking_that_the_prompt_opened() -> None:
-    class Thinks(FakeChatFormat):
-        def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-            return replace(super().open(messages, tools), in_thinking=True)
-
-    script = [
-        "hm <calculator>1</calculator>",
-        " no.</think>",
-        "<calculator>2</calculator>",
-        "<calculator>3</calculator>",
-        "\\boxed{1}",
-    ]
-    episode, _, _ = play(script, Thinks())
-    assert [record.call.raw for record in episode.calls] == ["<calculator>2</calculator>", "<calculator>3</calculator>"]
-    assert episode.answer == "1"
 
 
 def test_a_result_behind_an_end_mark_is_a_message() -> None:

@@ -111,19 +111,7 @@ def test_a_stop_that_completes_nothing_lets_generation_go_on(text, stopped_by, p
     assert parse(text, stopped_by=stopped_by).status == "continue"
 
 
-def test_a_stop_inside_thinking_that_the_prompt_opened(parse):
-    assert (
-        parse("hm <calculator>1</calculator>", stopped_by="</calculator>", prefilled_thinking=True).status == "continue"
-    )
-
-
 @pytest.mark.parametrize("stopped_by", [None, "</answer>", "~~~", "```"])
 def test_only_its_own_stop_closes_a_call(stopped_by, read):
     for text in ("<python>x", "<calculator>1", "````python\nx\n"):
         assert read(text, stopped_by=stopped_by) == ["!unclosed"]
-
-
-def test_other_stops_are_of_no_concern(parse):
-    assert parse("<answer>4</answer>", stopped_by="</answer>").status == "final"
-    assert parse("```json\n</answer>", stopped_by="</answer>").status == "final"
-    assert parse("", stopped_by="").status == "final"

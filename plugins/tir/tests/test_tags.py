@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from toolrl.types import CallError
 from toolrl_plugin_tir.options import TirParserOptions
 from toolrl_plugin_tir.parser import TirParser
 
@@ -89,26 +88,10 @@ def test_what_is_read(text, items, read):
     assert read(text) == items
 
 
-def test_stray(parse):
-    turn = parse("a</python>b</calculator>")
-    assert [item.kind for item in turn.items] == ["stray_close"] * 2
-    assert turn.content == "ab"
-    assert "<python>" in turn.items[0].message
-    assert "<calculator>EXPRESSION</calculator>" in turn.items[1].message
-
-
 def test_half_a_surrogate_pair(parse, read):
     text = f"<python>s = '\ud800'</python>\n```py\n'\udc00'\n```\n<calculator>\ud800</calculator>{CALC}"
     assert read(text) == ["!bad_arguments"] * 3 + ["1"]
     assert [item.name for item in parse(text).items] == ["python", "python", "calculator", "calculator"]
-
-
-def test_errors_show_the_right_form(parse):
-    text = f"<python> <python></python>{CALC}<calculator> </calculator></python>\n```python x```\n```python\n"
-    errors = [item for item in parse(text).items if isinstance(item, CallError)]
-    assert [error.kind for error in errors] == ["unclosed", "empty", "empty", "stray_close", "malformed", "unclosed"]
-    for error in errors:
-        assert "```python\nCODE\n```" in error.message or "<calculator>EXPRESSION</calculator>" in error.message
 
 
 def test_thinking(parse, read):

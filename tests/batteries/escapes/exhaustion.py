@@ -261,7 +261,7 @@ attacks(DISK, _DISK + "what moves is stopped first", long=True)(
 )
 attacks(
     OUTLIVING,
-    "process namespace; with Landlock alone the job's first adopts it; a single process can't fork",
+    "seccomp: a persistent interpreter can't fork",
     follow_up="""
         os.kill(child, signal.SIGCONT)
         until = time.monotonic() + 0.7

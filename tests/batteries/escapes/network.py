@@ -17,8 +17,12 @@ attacks(NETWORK, _NO_SOCKET)(
     """,
     connect_asynchronously="""
         import asyncio
-        reader, writer = await asyncio.open_connection("127.0.0.1", @PORT@)
-        print(await reader.read())
+
+        async def read():
+            reader, writer = await asyncio.open_connection("127.0.0.1", @PORT@)
+            print(await reader.read())
+
+        asyncio.run(read())
     """,
     send_a_datagram="""
         import socket, time

@@ -20,7 +20,7 @@ from toolrl.protocols import BuildContext
 from toolrl.types import CallError, CallRecord, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_plugin_areal.options import ArealTirParserOptions
 from toolrl_plugin_tir.parser import TirParser
-from toolrl_plugin_tir.results import inline_results
+from toolrl_plugin_tir.wording import inline_results
 
 Item = ToolCall | CallError
 

@@ -117,19 +117,12 @@ def _cut(text: str, length: int = 40) -> str:
 
 def _unsupported(node: ast.expr, source: str) -> str:
     written = _cut(ast.get_source_segment(source, node) or source)
-    if isinstance(node, ast.Tuple):
-        return f"{written} is several values. Give one; write thousands as 1234 or 1,234, the decimal mark as a point."
-    if isinstance(node, ast.Compare):
-        return f"{written} is a comparison, not a calculation. Write one side only."
     return f"{written} isn't arithmetic. {ALLOWED}"
 
 
 def _syntax_message(source: str, error: Exception) -> str:
     if not isinstance(error, SyntaxError) or "nested" in (error.msg or ""):
         return "The expression is nested too deeply, or holds a null byte. Split it into steps."
-    opened, closed = source.count("("), source.count(")")
-    if opened != closed:
-        return f"Can't read {_cut(source)}: {opened} opening and {closed} closing parentheses."
     at = (error.offset or 0) - 1
     near = f" near {_cut(source[at : at + 12])}" if 0 <= at < len(source) else " to its end"
     return f"Can't read {_cut(source)}{near}. {ALLOWED}"

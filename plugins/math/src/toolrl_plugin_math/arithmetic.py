@@ -63,11 +63,10 @@ class ArithmeticProblem:
         key = f"{low}{self.operator}{high}" + "".join(f"+{number}" for number in rest)
         return hashlib.sha256(key.encode()).digest()[0] * HELD_OUT_SHARE < 256
 
-    def question(self, style: str) -> str:
+    @property
+    def question(self) -> str:
         """What the user asks."""
-        if self.kind == "word":
-            return WORDS.format(*self.operands)
-        return f"What is {self.expression}?" if style == "question" else f"{self.expression} = ?"
+        return WORDS.format(*self.operands) if self.kind == "word" else f"What is {self.expression}?"
 
 
 class Arithmetic:
@@ -88,7 +87,7 @@ class Arithmetic:
         turns, environment, extra = self._shown(problem, chance)
         return Task(
             id=f"arithmetic-{options.split}-{options.seed}-{index}",
-            messages=(Message("user", problem.question(options.style)), *turns),
+            messages=(Message("user", problem.question), *turns),
             answer=str(problem.value),
             environment=environment,
             extra={"kind": problem.kind, "expression": problem.expression, **extra},

@@ -95,7 +95,6 @@ class ArithmeticOptions(BaseModel, extra="forbid"):
         description="Drawn uniformly: a sum of digits, of three-digit numbers; a product of two- by two-digit, "
         "three- by two-digit numbers; a*b+c; the same in words.",
     )
-    style: Literal["question", "equation"] = Field("question", description="`What is 12 * 34?` or `12 * 34 = ?`.")
     environment: str | None = Field(None, description="The environment that the tasks run in.")
 
 

@@ -14,9 +14,6 @@ from toolrl.errors import RewardError
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl_common.workers import RestartingWorker, WorkerError, WorkerThreads
 
-GRACE_SECONDS = 1.0
-"""Beyond the alarm of the worker itself, before it is killed."""
-
 
 def worker() -> RestartingWorker:
     """One process."""
@@ -26,7 +23,7 @@ def worker() -> RestartingWorker:
 def judge(process: RestartingWorker, golds: Sequence[str], text: str, timeout: float) -> str:
     """`right`, `wrong`, `timeout` or `bad_gold`. Raises RewardError where the worker can't judge."""
     try:
-        answer = process.ask({"golds": list(golds), "text": text, "timeout": timeout}, timeout + GRACE_SECONDS)
+        answer = process.ask({"golds": list(golds), "text": text}, timeout)
     except ProcessCrashError:  # killed at the deadline, or died of the question
         return "timeout"
     except WorkerError as error:

@@ -4,29 +4,34 @@
     {"fn_name": "add", "inputs": [[1, 2], …], "outputs": [3, …]}    calls of a function, or of a method of `Solution`
     [{"input": "1 2\\n", "output": "3\\n"}, …]                       the same; `test_cases` holds such a list
     ["assert add(1, 2) == 3", …]                                    asserts (MBPP); `test_list` holds such a list
-    "def check(candidate): …"                                       a test program (HumanEval); `test` holds one
+    "def check(candidate): assert candidate(1, 2) == 3 …"           the same (HumanEval); `test` holds one
 
-Arguments of a function may also be a text with one JSON value a line, the expected result then is JSON as well.
+An assert is taken apart into a call and what it should give, both of literals, so that it is judged outside of where
+the program runs. Arguments of a function may also be a text with one JSON value a line, and the result is JSON then.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import json
-import symtable
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.types import Task
-from toolrl_plugin_python.trial_child import MODULES
+from toolrl_plugin_python.trial_child import encode
 
-COMPANIONS = ("fn_name", "entry_point", "test_setup_code", "test_imports")
-"""Fields of a row that say more of its cases."""
-LONGEST_TEST = 1 << 20
-_COMPARES = "isclose"
+COMPANIONS = ("fn_name", "entry_point")
+"""Fields of a row that name the function of its cases."""
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +50,12 @@ class CallCase:
     arguments: tuple[Any, ...]
     expected: tuple[Any, ...]
     """Any of these is right."""
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    holds: Callable[[Any, Any], Any] | None = None
+    """Of an assert: compares the result with what is expected; None compares them as JSON values."""
 
 
-@dataclass(frozen=True, slots=True)
-class AssertCase:
-    """A test program, and the names in it that are the program's."""
-
-    test: str
-    names: tuple[str, ...]
-
-
-Case = OutputCase | CallCase | AssertCase
+Case = OutputCase | CallCase
 
 
 def read_cases(task: Task, field: str | None) -> list[Case]:
@@ -70,7 +70,7 @@ def read_cases(task: Task, field: str | None) -> list[Case]:
             f"its test cases {error}",
             where=where,
             hint='The reward `code` takes {"inputs": […], "outputs": […]} with or without "fn_name", a list of '
-            "asserts, or a test program, as a value or as the JSON of it.",
+            "asserts of a call with literals, or such a `check(candidate)`, as a value or as the JSON of it.",
         ) from None
     if not cases:
         raise DataError("it has no test cases", where=where, hint="Leave such tasks out, or name the right field.")
@@ -102,11 +102,11 @@ def _cases(given: Any, row: Mapping[str, Any]) -> list[Case]:
             f"have none of `inputs`, `test_cases`, `test_list`, `test`, only {sorted(map(str, given))[:9]}"
         )
     if isinstance(given, str):
-        return [_test(given, row, called=True)]
+        return list(_asserts(given, row))
     if not _is_list(given):
         raise _WrongError(f"are {'missing' if given is None else type(given).__name__}, expected a list or an object")
     if all(isinstance(item, str) for item in given):
-        return [_test(item, row) for item in given]
+        return [case for item in given for case in _asserts(item, row)]
     if all(isinstance(item, Mapping) and "input" in item and "output" in item for item in given):
         rows = ({**row, "fn_name": item.get("fn_name") or row.get("fn_name")} for item in given)
         return [case for item, its in zip(given, rows, strict=True)
@@ -148,74 +148,78 @@ def _call(function: str, given: Any, expected: Any) -> CallCase:
     return CallCase(function, tuple(given), (expected, *wrapped))
 
 
-def _test(test: str, row: Mapping[str, Any], *, called: bool = False) -> AssertCase:
-    """One test program. Where it defines `check`, that is called with the entry point, unless the test does so itself;
-    `called`: in any case."""
-    entry = row.get("entry_point") or row.get("fn_name")
-    parts = [*row.get("test_imports", ()), row.get("test_setup_code", ""), test]
-    tree = _tree("\n".join(str(part) for part in parts if part))
-    defined = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
-    if defined and (called or not any(isinstance(node, ast.Name) and node.id == "check" for node in ast.walk(tree))):
-        if not entry:
-            raise _WrongError("define check(candidate), and no `entry_point` names its argument")
-        tree.body += _tree(f"check({entry})").body
+def _asserts(test: str, row: Mapping[str, Any]) -> Iterator[CallCase]:
+    """The asserts of a test program: those at its top and those of `check`, in which a parameter is the function."""
+    entry = str(row.get("entry_point") or row.get("fn_name") or "").removeprefix("Solution().")
     try:
-        tree = ast.fix_missing_locations(_Methods().visit(tree))
-        source = ast.unparse(tree)
-        names = _free_names(source)
-    except RecursionError:
-        raise _WrongError(f"are nested too deeply: {test!r:.120}") from None
-    except SyntaxError as error:  # which the parser lets through
-        raise _WrongError(f"are no Python: {error}: {test!r:.120}") from None
-    entry = str(entry or "").removeprefix("Solution().")
-    if entry:
-        names.add(entry)
-    if _COMPARES in names and entry != _COMPARES and len(names) > 1:
-        # What compares isn't the program's to say, as long as that has another function to be tested.
-        names.remove(_COMPARES)
-        source = f"from math import {_COMPARES}\n{source}"
-    classes = sorted(name for name in names if name[:1].isupper())
-    if classes:
-        raise _WrongError(f"use {classes[0]!r}, a class of the program's: only functions can be tested")
-    if not names:
-        raise _WrongError(f"call nothing of the program's; name its function in `entry_point`: {test!r:.120}")
-    if not any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(tree)):
-        raise _WrongError(f"assert nothing: {test!r:.120}")
-    return AssertCase(source, tuple(sorted(names)))
-
-
-class _Methods(ast.NodeTransformer):
-    """`Solution().name` is what is called `name` here."""
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        made = node.value
-        is_solution = isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "Solution"
-        return ast.Name(node.attr, ast.Load()) if is_solution and isinstance(node.ctx, ast.Load) else node
-
-
-def _tree(program: str) -> ast.Module:
-    if len(program) > LONGEST_TEST:
-        raise _WrongError(f"have a test of {len(program)} characters, at most {LONGEST_TEST} are run")
-    try:
-        return ast.parse(program)
+        statements: list[tuple[ast.stmt, str]] = [(node, "") for node in ast.parse(test).body]
+        for node, candidate in statements:
+            if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args:
+                if not entry:
+                    raise _WrongError("define check(candidate), and no `entry_point` names its argument")
+                statements += [(inner, node.args.args[0].arg) for inner in node.body]
+            elif isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant):
+                yield _assert(node.test, {candidate: entry})
+            elif not _is_idle(node):
+                raise _WrongError(f"have more than asserts: {ast.unparse(node)!r:.120}")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _WrongError(f"are no Python: {error}: {program!r:.120}") from None
+        raise _WrongError(f"are no Python: {error}: {test!r:.120}") from None
 
 
-def _free_names(source: str) -> set[str]:
-    """Names that the test uses without binding them: they are the program's."""
-    used, bound = set[str](), {*dir(builtins), *MODULES, "__name__", "__file__"}
-    waiting = [symtable.symtable(source, "test.py", "exec")]
-    while waiting:
-        table = waiting.pop()
-        waiting += table.get_children()
-        for symbol in table.get_symbols():
-            if table.get_type() == "module" and symbol.is_local():
-                bound.add(symbol.get_name())
-            elif symbol.is_global():
-                (bound if symbol.is_assigned() else used).add(symbol.get_name())
-    return used - bound
+def _is_idle(node: ast.stmt) -> bool:
+    """Whether a statement changes nothing of what asserts of literals find: what it may bind, they don't use."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant) or ast.unparse(node).startswith("check(")
+    return isinstance(node, ast.Assert | ast.Assign | ast.Import | ast.ImportFrom | ast.Pass)
+
+
+def _assert(test: ast.expr, names: Mapping[str, str]) -> CallCase:
+    """One assert: a call, alone or compared with a literal."""
+    match test:
+        case ast.Compare(
+            ast.Call(ast.Name("abs"), [ast.BinOp(call, ast.Sub(), wanted)]), [ast.Lt() | ast.LtE()], [far]
+        ):
+            return _case(call, wanted, names, functools.partial(math.isclose, rel_tol=0.0, abs_tol=_literal(far)))
+        case ast.Call(ast.Name("isclose") | ast.Attribute(attr="isclose"), [call, wanted], keywords):
+            given = {str(it.arg): _literal(it.value) for it in keywords}
+            return _case(call, wanted, names, functools.partial(math.isclose, **given))
+        case ast.Compare(ast.Call() as call, [op], [wanted]) | ast.Compare(
+            wanted, [ast.Eq() as op], [ast.Call() as call]
+        ):
+            if type(op) in _COMPARISONS:
+                return _case(call, wanted, names, _COMPARISONS[type(op)])
+        case ast.UnaryOp(ast.Not(), ast.Call() as call):
+            return _case(call, ast.Constant(False), names, _truth)
+        case ast.Call():
+            return _case(test, ast.Constant(True), names, _truth)
+    raise _WrongError(f"have an assert that isn't a call compared with a literal: {ast.unparse(test)!r:.120}")
+
+
+def _case(call: ast.expr, wanted: ast.expr, names: Mapping[str, str], holds: Callable[[Any, Any], Any]) -> CallCase:
+    match call:
+        case ast.Call(ast.Name(name), args, keywords):
+            pass
+        case ast.Call(ast.Attribute(ast.Call(ast.Name("Solution"), [], []), name), args, keywords):
+            pass
+        case _:
+            raise _WrongError(f"call no function of the program's: {ast.unparse(call)!r:.120}")
+    if hasattr(builtins, name) and name not in names.values():
+        raise _WrongError(f"call {name!r}, no function of the program's; if it is one, name it in `entry_point`")
+    given = {str(it.arg): _literal(it.value) for it in keywords}
+    return CallCase(names.get(name, name), tuple(map(_literal, args)), (_literal(wanted),), given, holds)
+
+
+def _truth(value: Any, expected: bool) -> bool:
+    return bool(value) is expected
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        value = ast.literal_eval(node)
+        encode(value)
+    except (ValueError, TypeError):
+        raise _WrongError(f"have something else than literals: {ast.unparse(node)!r:.120}") from None
+    return value
 
 
 def _is_list(value: Any) -> bool:

@@ -14,13 +14,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_python.interpreter import Interpreter
 from toolrl_plugin_python.jail import landlock
-from toolrl_plugin_python.jail.namespaces import INSIDE_ID
 from toolrl_plugin_python.jail.settings import LANDLOCK, NAMESPACES, NONE, JobLimits, Settings
 from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 
@@ -33,41 +32,15 @@ HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DetectedIsolation:
-    """What was found to work."""
-
-    text: str
-    """Which mechanisms isolate, in one line."""
-    processes: bool
-    """A program may start others."""
-
-
-@dataclass(frozen=True, slots=True)
-class DetectedInside:
-    """What a probe saw from inside."""
-
-    wrong: Sequence[str] = ()
-    """What could be done and must not be possible."""
-    processes: bool = False
-    """A program may start others."""
-    user: int = 0
-    """By the number that a program sees."""
-    groups: bool = False
-    """It has control groups of its own."""
-
-
 class UnfitError(Exception):
     """A way that doesn't work here."""
 
 
-def detect(isolation: str, settings: Settings, module: str = "") -> tuple[Settings, DetectedIsolation]:
-    """The settings of the first way that works; `module` is one that has to be importable inside. Raises ConfigError
-    with the reasons of all that don't."""
+def detect(isolation: str, settings: Settings, module: str = "") -> tuple[Settings, str]:
+    """The settings of the first way that works, and in one line which mechanisms isolate; `module` has to be importable
+    inside. Raises ConfigError with the reasons of all ways that don't work."""
     if isolation == NONE:
-        return replace(settings, mode=NONE), DetectedIsolation(
-            "none: programs have all the rights of this process", True
-        )
+        return replace(settings, mode=NONE), "none: programs have all the rights of this process"
     if not sys.platform.startswith("linux"):
         raise ConfigError(f"isolation {isolation!r}: programs can be isolated on Linux only, this is {sys.platform}")
     reasons: list[str] = []
@@ -75,33 +48,31 @@ def detect(isolation: str, settings: Settings, module: str = "") -> tuple[Settin
     for way in (replace(settings, mode=NAMESPACES), *own_user, replace(settings, mode=LANDLOCK)):
         if isolation in ("auto", way.mode):
             try:
-                inside = look(replace(way, preload=()), module)
-                if inside.wrong:
-                    raise UnfitError(", ".join(inside.wrong))
+                wrong, groups = look(replace(way, preload=()), module)
+                if wrong:
+                    raise UnfitError(", ".join(wrong))
             except UnfitError as error:
                 name = f"{way.mode} with a user of its own" if way.own_user else way.mode
                 reasons.append(f"{name}: {error}")
             else:
-                return way, DetectedIsolation(_describe(way, inside, reasons), inside.processes)
+                return way, _describe(way, groups, reasons)
     raise ConfigError(["programs can't be isolated on this machine", *reasons], hint=HINT)
 
 
-def _describe(way: Settings, inside: DetectedInside, reasons: Sequence[str]) -> str:
+def _describe(way: Settings, groups: bool, reasons: Sequence[str]) -> str:
     known = landlock.version()
     if way.mode == NAMESPACES:
-        kinds = "mounts, processes, network, IPC, host name, cgroup" + (", user" if inside.user == INSIDE_ID else "")
-        parts = [f"namespaces ({kinds})", "seccomp", *([f"Landlock {known}"] if known else [])]
+        parts = ["namespaces (mounts, processes, network, IPC, host name, cgroup)", "seccomp"]
+        parts += [f"Landlock {known}"] if known else []
     else:
-        parts = [f"Landlock {known}", "seccomp", *(["a user of its own"] if way.own_user else [])]
-    parts += ["control groups"] if inside.groups else []
-    parts += [] if inside.processes else ["a single process"]
-    text = f"{', '.join(parts)}, rlimits"
+        parts = [f"Landlock {known}", "seccomp", "a user of its own" if way.own_user else "a single process"]
+    text = ", ".join([*parts, *(["control groups"] if groups else []), "rlimits"])
     return f"{text}; not used: {'; '.join(reasons)}" if reasons else text
 
 
-def look(way: Settings, module: str) -> DetectedInside:
-    """What is seen from inside. Outside lie a file and a process that every program can reach unless walls stand
-    between. Raises UnfitError."""
+def look(way: Settings, module: str) -> tuple[list[str], bool]:
+    """What can be done inside and must not be possible, and whether there are control groups. Outside lie a file and a
+    process that every program can reach unless walls stand between. Raises UnfitError."""
     with tempfile.TemporaryDirectory(prefix="toolrl-probe-") as folder, ThreadPoolExecutor(1) as thread:
         secret = Path(folder, "secret")
         secret.write_text("secret")
@@ -112,7 +83,7 @@ def look(way: Settings, module: str) -> DetectedInside:
         return thread.submit(asyncio.run, _look(way, f"{_PROBE.read_text()}\nlook({facts})")).result()
 
 
-async def _look(way: Settings, code: str) -> DetectedInside:
+async def _look(way: Settings, code: str) -> tuple[list[str], bool]:
     keeper = KeeperProcess(way)
     interpreter = Interpreter(keeper, JobLimits(10, 512, 16, 16, 16), 1 << 16)
     try:
@@ -126,4 +97,4 @@ async def _look(way: Settings, code: str) -> DetectedInside:
         await keeper.stop()
     if outcome.kind != "ok":
         raise UnfitError(f"the probe ended as {outcome.kind}: {outcome.head[-300:].decode(errors='replace')}")
-    return DetectedInside(groups=keeper.groups, **json.loads(outcome.head + outcome.tail))
+    return json.loads(outcome.head + outcome.tail), keeper.groups

@@ -20,12 +20,10 @@ from toolrl_plugin_python.channel import Drain
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
 from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 
-GRACE_SECONDS = 1.0
-"""After its time an interpreter may say where it was; then it is killed."""
 _LONGEST_ANSWER = 400
 _log = logging.getLogger(__name__)
 
-Kind = Literal["ok", "exception", "exit", "timeout", "memory", "cpu", "disk", "processes", "output", "ended", "garbled"]
+Kind = Literal["ok", "exception", "exit", "timeout", "memory", "cpu", "disk", "output", "ended", "garbled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +80,17 @@ class Interpreter:
 
     async def execute(self, code: str, seconds: float, *, last: bool) -> CellOutcome:
         """Run a cell. Where it is the `last` one, or ends badly, the interpreter and all it started are gone when this
-        returns; otherwise the interpreter is held still, and what it started is gone. Raises KeeperError.
+        returns; otherwise the interpreter is held still. Raises KeeperError.
         """
         begin = time.monotonic()
         token = secrets.token_hex(8)
         self._output.restart()
         self._keeper.watch(self._job)
-        request = json.dumps({"token": token, "code": code, "seconds": seconds, "fresh": last}).encode() + b"\n"
+        request = json.dumps({"token": token, "code": code, "fresh": last}).encode() + b"\n"
         kind: Kind = "timeout"
         detail = ""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds + GRACE_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._job.channel.send(request)
                 kind, detail = _read_answer(await self._job.channel.receive(), token)
         took = time.monotonic() - begin
@@ -179,8 +177,8 @@ class Pool:
         return interpreter
 
 
-_ANSWER = re.compile(rb"([0-9a-f]{16}) (ok|stopped|exit|exception)(?: ([A-Za-z0-9_]{1,80}))?\n")
-_KINDS: dict[bytes, Kind] = {b"ok": "ok", b"stopped": "timeout", b"exit": "exit", b"exception": "exception"}
+_ANSWER = re.compile(rb"([0-9a-f]{16}) (ok|exit|exception)(?: ([A-Za-z0-9_]{1,80}))?\n")
+_KINDS: dict[bytes, Kind] = {b"ok": "ok", b"exit": "exit", b"exception": "exception"}
 
 
 def _read_answer(line: bytes | None, token: str) -> tuple[Kind, str]:

@@ -61,8 +61,8 @@ class Ending:
 
     exit_code: int
     """As `os.waitstatus_to_exitcode` gives it: negative for a signal."""
-    reason: Literal["", "memory", "cpu", "disk", "processes"] = ""
-    """The limit for which the keeper ended it: `memory`, `cpu`, `disk`, `processes`, or none."""
+    reason: Literal["", "memory", "cpu", "disk"] = ""
+    """The limit for which the keeper ended it: `memory`, `cpu`, `disk`, or none."""
     error: str = ""
     """Why it couldn't begin."""
 
@@ -116,8 +116,8 @@ class KeeperProcess:
             self._scratch = Path(tempfile.mkdtemp(prefix="toolrl-scratch-", dir=settings.scratch_base))
             self._scratch.chmod(0o711)  # each folder in it belongs to the user of its job
             settings = replace(settings, scratch_base=str(self._scratch))
-        self._start_process(settings)
         self._settled: asyncio.Future[None] = self._loop.create_future()
+        self._start_process(settings)
         self._socket.setblocking(False)
         self._loop.add_reader(self._socket, self._on_message)
         try:
@@ -146,7 +146,8 @@ class KeeperProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._socket.send(json.dumps(asdict(settings)).encode())
+        with suppress(OSError):  # It has died: the end of what it says tells so.
+            self._socket.send(json.dumps(asdict(settings)).encode())
 
     async def begin(
         self, limits: JobLimits, descriptors: Sequence[int], longest: int, job_file: Sequence[int] = ()
@@ -181,7 +182,7 @@ class KeeperProcess:
         self._send({"op": "watch", "id": job.number})
 
     async def pause(self, job: Running) -> None:
-        """Hold an interpreter still and end all that it started; returns early where it has ended."""
+        """Hold an interpreter still; returns early where it has ended."""
         job.paused = self._loop.create_future()
         self._send({"op": "pause", "id": job.number})
         either: list[asyncio.Future[Any]] = [job.paused, job.ended]

@@ -28,8 +28,8 @@ class PythonOptions(IsolationOptions):
 
     persistent: bool = Field(
         False,
-        description="One interpreter an episode, whose variables and files stay from call to call; otherwise every "
-        "call has a fresh one.",
+        description="One interpreter an episode, a single process whose variables and files stay from call to call; "
+        "otherwise every call has a fresh one.",
     )
     timeout: float = Field(10.0, gt=0, le=3600, description="Seconds that the code of a call may run.")
     cpu_seconds: float = Field(

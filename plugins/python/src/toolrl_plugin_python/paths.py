@@ -92,10 +92,9 @@ def _with_requirements(names: Iterable[str]) -> list[importlib.metadata.Distribu
 def _top_level(distribution: importlib.metadata.Distribution) -> list[str]:
     """Names in the folder of packages that belong to a distribution."""
     parts = {file.parts[0] for file in distribution.files or () if len(file.parts) > 1 or file.suffix in (".py", ".so")}
-    own = sorted(parts - {"..", "/", "__pycache__"})
-    if not any(not part.endswith((".dist-info", ".egg-info")) for part in own) and distribution.files is None:
+    if distribution.files is None:
         raise ConfigError(f"packages: the files of {distribution.name!r} aren't recorded, so they can't be shown")
-    return own
+    return sorted(parts - {"..", "/", "__pycache__"})
 
 
 def check_readable(readable: Iterable[Path]) -> None:

@@ -1,23 +1,22 @@
 """The reward `code`: the model's program against the unit tests of its task, in the sandbox.
 
-A case that the sandbox couldn't run is no mistake of the model: it is tried once more, and then the episode fails
-instead of being trained on as a zero. So it does where the tests themselves can't be run.
+A case that the sandbox couldn't run is no mistake of the model: the episode fails, and isn't trained on as a zero.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Sequence
 
-from toolrl.errors import DataError, RewardError
+from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.tools.subprocess_pool import available_cores
 from toolrl.types import Episode, Score
 from toolrl_plugin_python import detection, paths
 from toolrl_plugin_python.cases import Case, read_cases
-from toolrl_plugin_python.fences import solution
 from toolrl_plugin_python.jail.settings import NONE
 from toolrl_plugin_python.keeper_process import KeeperError
 from toolrl_plugin_python.options import CodeOptions, PythonOptions
@@ -25,8 +24,8 @@ from toolrl_plugin_python.sandbox import Sandbox
 from toolrl_plugin_python.tool import settings_of
 from toolrl_plugin_python.trials import KINDS, Trials, Verdict
 
-_ATTEMPTS = 2
-"""Of a case that the sandbox couldn't run."""
+_FENCE = re.compile(r"\s*+(`{3,}+|~{3,}+)\s*+([^\s`]*+)[^`]*+")
+_PYTHON = frozenset({"python", "python3", "py", "py3"})
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +57,7 @@ class CodeReward:
         if program is None:
             return Score(0.0, metrics={"correct": 0.0, "answered": 0.0})
         trials = await self._prepare()
-        verdicts = await self._verdicts(trials, cases, program, episode.task.id)
+        verdicts = await self._verdicts(trials, cases, program)
         passed = sum(verdict.kind == "passed" for verdict in verdicts)
         correct = float(passed == len(cases))
         metrics = {"correct": correct, "answered": 1.0}
@@ -82,7 +81,7 @@ class CodeReward:
                 wanted = settings_of(PythonOptions(packages=options.packages))
                 settings, found = await asyncio.to_thread(detection.detect, options.isolation, wanted)
                 level = logging.WARNING if settings.mode == NONE else logging.INFO
-                _log.log(level, "reward %r: isolation: %s", self._name, found.text)
+                _log.log(level, "reward %r: isolation: %s", self._name, found)
                 self._trials = Trials(
                     Sandbox(settings, found),
                     seconds=options.timeout,
@@ -92,19 +91,13 @@ class CodeReward:
                 )
             return self._trials
 
-    async def _verdicts(self, trials: Trials, cases: Sequence[Case], program: str, task: str) -> list[Verdict]:
+    async def _verdicts(self, trials: Trials, cases: Sequence[Case], program: str) -> list[Verdict]:
         """What became of the cases; where all have to pass, the first that doesn't is enough."""
         verdicts: list[Verdict] = []
         running = [asyncio.create_task(self._verdict(trials, case, program)) for case in cases]
         try:
             for done in asyncio.as_completed(running):
                 verdict = await done
-                if verdict.kind == "unfit":
-                    raise DataError(
-                        f"a test of it can't be run: {verdict.detail}",
-                        where=f"task {task!r}",
-                        hint="Its modules come with `packages`; arguments have to be plain values.",
-                    )
                 verdicts.append(verdict)
                 if verdict.kind != "passed" and not self._options.continuous:
                     break
@@ -115,15 +108,43 @@ class CodeReward:
         return verdicts
 
     async def _verdict(self, trials: Trials, case: Case, program: str) -> Verdict:
-        failure: Exception | None = None
         async with self._places:
-            for _ in range(_ATTEMPTS):
-                try:
-                    return await trials.verdict(case, program)
-                except (KeeperError, OSError, TimeoutError) as error:
-                    _log.warning("reward %r: the sandbox couldn't run a case: %s", self._name, error)
-                    failure = error
-        raise RewardError(
-            f"the sandbox couldn't run a test: {type(failure).__name__}: {failure}",
-            hint="`toolrl doctor python` lists what works here.",
-        ) from failure
+            try:
+                return await trials.verdict(case, program)
+            except (KeeperError, OSError, TimeoutError) as error:
+                raise RewardError(
+                    f"the sandbox couldn't run a test: {type(error).__name__}: {error}",
+                    hint="`toolrl doctor python` lists what works here.",
+                ) from error
+
+
+def solution(text: str) -> str | None:
+    """The program, or None where there is none. A block that isn't closed runs to the end."""
+    marked: str | None = None
+    unmarked: str | None = None
+    for language, code in _blocks(text):
+        if language in _PYTHON:
+            marked = code
+        elif not language:
+            unmarked = code
+    return unmarked if marked is None else marked
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """The fenced blocks in order: the language, and what stands between the fences."""
+    found: list[tuple[str, str]] = []
+    fence, language = "", ""
+    inside: list[str] = []
+    for line in text.split("\n"):
+        match = _FENCE.fullmatch(line)
+        if not fence:
+            if match is not None:
+                fence, language, inside = match[1], match[2].lower().strip("{}."), []
+        elif match is not None and not match[2] and match[1][0] == fence[0] and len(match[1]) >= len(fence):
+            found.append((language, "\n".join(inside)))
+            fence = ""
+        else:
+            inside.append(line)
+    if fence:
+        found.append((language, "\n".join(inside)))
+    return found

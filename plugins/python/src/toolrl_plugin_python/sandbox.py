@@ -24,12 +24,11 @@ from typing import Any, Literal
 from toolrl_plugin_python import detection, paths
 from toolrl_plugin_python.channel import Drain, LineChannel
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
-from toolrl_plugin_python.keeper_process import BEGIN_SECONDS, ENVIRONMENT, Ending, KeeperError, KeeperProcess, Running
+from toolrl_plugin_python.keeper_process import BEGIN_SECONDS, ENVIRONMENT, KeeperError, KeeperProcess
 
 Isolation = Literal["auto", "namespaces", "landlock", "none"]
 _MB = 1 << 20
 _LONGEST_ANSWER = 1 << 16
-LONGEST_LINE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Finished:
 class Sandbox:
     """A way of isolation that was tried on this machine. Safe to share; runs don't see each other."""
 
-    def __init__(self, settings: Settings, found: detection.DetectedIsolation) -> None:
+    def __init__(self, settings: Settings, found: str) -> None:
         self.settings = settings
         self._found = found
         self._keeper: KeeperProcess | None = None
@@ -91,14 +90,9 @@ class Sandbox:
         settings, found = detection.detect(isolation, Settings(tuple(shown), tuple(paths.search_path())))
         return cls(settings, found)
 
-    @property
-    def single_process(self) -> bool:
-        """True where a program can't start others: nothing here could hold them together."""
-        return not self._found.processes
-
     def describe(self) -> str:
         """One line: which mechanisms isolate."""
-        return self._found.text
+        return self._found
 
     async def start(self) -> None:
         """Keep a keeper process until `stop`, so that runs begin in a few milliseconds. Not needed for `run`, which
@@ -170,7 +164,8 @@ async def _run(keeper: KeeperProcess, job_file: int, limits: ProgramLimits, stdi
                 theirs.append(other)
                 drains.append(Drain(ours, limits.output_bytes, on_flood=flooded))
                 stack.callback(drains[-1].close)
-            job = await _begin(keeper, job_file, limits, theirs)
+            job = await keeper.begin(_kept(limits), theirs, _LONGEST_ANSWER, [job_file])
+            keeper.watch(job)
             stack.push_async_callback(keeper.close, job)
         finally:
             for number in theirs:
@@ -186,7 +181,9 @@ async def _run(keeper: KeeperProcess, job_file: int, limits: ProgramLimits, stdi
         seconds = time.monotonic() - begin
         async with asyncio.timeout(BEGIN_SECONDS):  # nothing of the program's runs any more
             files = await _files(job.channel) if answer else {}
-            ending = _checked(await asyncio.shield(job.ended))
+            ending = await asyncio.shield(job.ended)
+        if ending.error:
+            raise KeeperError(f"code can't be isolated: {ending.error}")
         for drain in drains:
             drain.rest()
         end: dict[str, Any] = json.loads(answer) if answer else {"status": signal.SIGKILL, "seconds": seconds}
@@ -205,77 +202,11 @@ async def _run(keeper: KeeperProcess, job_file: int, limits: ProgramLimits, stdi
         )
 
 
-async def _begin(keeper: KeeperProcess, job_file: int, limits: ProgramLimits, descriptors: Sequence[int]) -> Running:
-    """A program behind its walls, with these descriptors as 0, 1 and 2; its end is answered on the job's channel.
-    Raises KeeperError."""
-    kept = JobLimits(
+def _kept(limits: ProgramLimits) -> JobLimits:
+    """What the keeper holds a program to."""
+    return JobLimits(
         limits.cpu_seconds, limits.memory_mb, limits.processes, limits.file_mb, limits.scratch_mb, interpreter=False
     )
-    job = await keeper.begin(kept, descriptors, _LONGEST_ANSWER, [job_file])
-    keeper.watch(job)
-    return job
-
-
-def _checked(ending: Ending) -> Ending:
-    """The ending of a program that could be isolated. Raises KeeperError for another one."""
-    if ending.error:
-        raise KeeperError(f"code can't be isolated: {ending.error}")
-    return ending
-
-
-class LineProgram:
-    """A program that is talked to line by line. Made by `conversation`."""
-
-    def __init__(self, keeper: KeeperProcess, job: Running, channel: LineChannel) -> None:
-        self._keeper = keeper
-        self._job = job
-        self._channel = channel
-
-    async def send(self, line: bytes) -> None:
-        """Hand it a line; where it doesn't read, this waits. One that is gone reads nothing, which is no error."""
-        await self._channel.send(line)
-
-    async def receive(self) -> bytes | None:
-        """Its next line with the end of the line; None where it hung up, or its line was too long."""
-        return await self._channel.receive() or None
-
-    async def end(self) -> str:
-        """End it: the limit for which it had been ended before, `memory`, `cpu`, `disk`, `processes`, or none. Raises
-        KeeperError where it couldn't be isolated."""
-        return _checked(await self._keeper.end(self._job)).reason
-
-
-@asynccontextmanager
-async def conversation(
-    sandbox: Sandbox,
-    argv: Sequence[str],
-    *,
-    files: Mapping[str, bytes] = {},
-    env: Mapping[str, str] = {},
-    limits: ProgramLimits,
-) -> AsyncIterator[LineProgram]:
-    """A program that is talked to line by line, over its standard input and output, with `files` in its working folder.
-
-        async with conversation(sandbox, ["/usr/bin/cat"], limits=ProgramLimits()) as program:
-            await program.send(b"a line\\n")
-            assert await program.receive() == b"a line\\n"
-
-    Its lines are hostile bytes: a line longer than `LONGEST_LINE` ends the conversation. Its standard error is dropped.
-    It is gone, with all it started, when the block is left. `limits.wall_seconds` is the caller's to keep. Raises
-    KeeperError where it can't be isolated.
-    """
-    async with AsyncExitStack() as stack:
-        job_file = _job_file(argv, files, env, limits, ())
-        stack.callback(os.close, job_file)
-        nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        stack.callback(os.close, nothing)
-        keeper = await stack.enter_async_context(sandbox.keeper())
-        channel = await LineChannel.open(LONGEST_LINE)
-        stack.push_async_callback(channel.close)
-        job = await _begin(keeper, job_file, limits, [channel.descriptor, channel.descriptor, nothing])
-        stack.push_async_callback(keeper.close, job)
-        channel.handed_over()
-        yield LineProgram(keeper, job, channel)
 
 
 async def _files(answers: LineChannel) -> dict[str, bytes]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
+import textwrap
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -15,7 +17,6 @@ from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_plugin_python import detection, paths
-from toolrl_plugin_python.fences import runnable
 from toolrl_plugin_python.interpreter import CellOutcome, Interpreter, Pool
 from toolrl_plugin_python.jail.settings import NONE, JobLimits, Settings
 from toolrl_plugin_python.options import PythonOptions
@@ -26,6 +27,8 @@ QUEUE_SECONDS = 3600.0
 """How long a call may wait for its turn: its own time begins with its code."""
 _PROBE_MODULE = "colorsys"
 """A module of the standard library that nothing else imports."""
+_CALLED = {"", "py", "python", "python3", "ipython", "pycon", "tool_code"}
+"""Languages of the fence that a call's code may be wrapped in."""
 _log = logging.getLogger(__name__)
 
 
@@ -48,11 +51,10 @@ class PythonToolset:
 
     async def start(self) -> None:
         """Find out how code can be isolated here, and make the first interpreters. Raises ConfigError, KeeperError."""
-        settings, found = await asyncio.to_thread(
+        settings, self.isolation = await asyncio.to_thread(
             detection.detect, self.options.isolation, self._settings, _PROBE_MODULE
         )
         level = logging.WARNING if settings.mode == NONE else logging.INFO
-        self.isolation = found.text
         _log.log(level, "tool %r: isolation: %s", self._name, self.isolation)
         options = self.options
         self._pool = Pool(settings, limits_of(options, settings), options.output_kb << 10, options.pool_size)
@@ -143,6 +145,18 @@ class _PythonSession(ToolSession):
     async def _lose(self) -> None:
         self._state_lost = True
         await self.close()
+
+
+def runnable(text: str) -> str:
+    """The code without the Markdown fence that it is wrapped in, and without an indentation that all of it has."""
+    lines = re.sub(r"\A(?:[ \t\r]*+\n)++", "", text.rstrip()).split("\n")
+    if lines[0].lstrip().startswith("```") and lines[0].strip()[3:].strip().lower() in _CALLED:
+        del lines[0]
+        if lines and lines[-1].strip() == "```":
+            del lines[-1]
+    code = "\n".join(lines)
+    first = next((line for line in lines if line.strip()), "")
+    return textwrap.dedent(code) if first[:1] in (" ", "\t") else code
 
 
 def build_python(options: PythonOptions | None, context: BuildContext) -> PythonToolset:
@@ -264,7 +278,6 @@ def _note(outcome: CellOutcome, options: PythonOptions) -> str:
         "memory": f"The code was stopped because it used more than {options.memory_mb} MB of memory.",
         "cpu": f"The code was stopped because it used more than {options.cpu_seconds:g} s of processor time.",
         "disk": f"The code was stopped because its files grew beyond {options.scratch_mb} MB.",
-        "processes": "The code was stopped because it kept starting processes.",
         "output": "The code was stopped because it printed without end.",
         "garbled": "The code was stopped because it disturbed its own interpreter.",
     }[outcome.kind]
@@ -276,5 +289,4 @@ def _how_it_ended(exit_code: int, options: PythonOptions) -> str:
     number = exit_code - 128
     if number == signal.SIGKILL:
         return f"The interpreter was killed; the likely reason is its limit of {options.memory_mb} MB of memory."
-    name = signal.strsignal(number) if number < signal.NSIG else None
-    return f"The interpreter was ended by signal {number}{f' ({name})' if name else ''}."
+    return f"The interpreter was ended by signal {number}."

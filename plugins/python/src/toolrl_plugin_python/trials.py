@@ -1,11 +1,7 @@
 """One test case against a program, in the sandbox.
 
-Nothing that is expected ever comes to where the program runs, so there is nothing that it could find out or forge:
-
-- A whole program gets its input, and what it prints is compared out here.
-- A function gets its arguments, and what it returns comes out as data and is compared out here.
-- A test program runs behind a wall of its own. When it calls the program's function, the arguments go to the program's
-  process and a copy of the result comes back; lines of both go through here.
+Nothing that is expected ever comes to where the program runs, so there is nothing that it could find out or forge: a
+whole program gets its input, a function its arguments, and what comes out is compared out here.
 
 Output is compared line by line and word by word: how words of a line are separated, blanks at a line's end and empty
 lines at the end of all don't matter. Two words are the same where their letters are; where the expected one is a number
@@ -22,20 +18,18 @@ import json
 import math
 import os
 import re
-import secrets
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from toolrl_plugin_python import trial_child
-from toolrl_plugin_python.cases import AssertCase, CallCase, Case, OutputCase
+from toolrl_plugin_python.cases import CallCase, Case, OutputCase
 from toolrl_plugin_python.keeper_process import interpreter
-from toolrl_plugin_python.sandbox import LineProgram, ProgramLimits, Sandbox, conversation
-from toolrl_plugin_python.trial_child import dumps, encode
+from toolrl_plugin_python.sandbox import Finished, ProgramLimits, Sandbox
+from toolrl_plugin_python.trial_child import decode, encode
 
-Kind = Literal["passed", "wrong", "error", "timeout", "limit", "unfit"]
+Kind = Literal["passed", "wrong", "error", "timeout", "limit"]
 KINDS: tuple[Kind, ...] = ("passed", "wrong", "error", "timeout", "limit")
 CLOCK_TIMES = 3.0
 """Seconds on the clock for each of processor time: others compute on this machine, too."""
@@ -51,7 +45,7 @@ _LONGEST_NUMBER = 400
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a case. `unfit` is a test that can't be run, whatever the program does."""
+    """What became of a case."""
 
     kind: Kind
     detail: str = ""
@@ -75,6 +69,7 @@ class Trials:
             scratch_mb=64,
             output_bytes=_SPARE_OUTPUT,
         )
+        self._child = Path(trial_child.__file__).read_bytes()
         self._python = [interpreter(), "-s", "-S", "-P", "-B"]
         self._env = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         if search_path:
@@ -86,99 +81,54 @@ class Trials:
             return await self._printed(case, source)
         return await self._called(case, source)
 
-    # A whole program.
-
     async def _printed(self, case: OutputCase, source: str) -> Verdict:
-        output_bytes = 2 * len(case.expected.encode(errors="replace")) + _SPARE_OUTPUT
-        done = await self.sandbox.run(
-            [*self._python, "solution.py"],
-            files={"solution.py": _bytes(source)},
-            stdin=_bytes(case.stdin),
-            env=self._env,
-            limits=replace(self._limits, output_bytes=output_bytes),
-        )
-        if done.timed_out:
-            return Verdict("timeout")
-        if done.exceeded or done.output_cut:
-            return _gone(done.exceeded or "output")
+        """A whole program."""
+        length = 2 * len(case.expected.encode(errors="replace"))
+        done = await self._run({"solution.py": _bytes(source)}, case.stdin, length)
+        if (ended := _ended(done)) is not None:
+            return ended
         if done.exit_code != 0:
             return Verdict("error", done.stderr[-300:].decode("utf-8", errors="replace"))
         text = done.stdout.decode("utf-8", errors="replace")
         return Verdict("passed" if same_output(text, case.expected, self._tolerance) else "wrong")
 
-    # A function, called from here or by a test program.
-
-    async def _called(self, case: CallCase | AssertCase, source: str) -> Verdict:
-        async with AsyncExitStack() as stack:
-            solver = await stack.enter_async_context(self._talk("program"))
-            tester = None
-            if isinstance(case, AssertCase):
-                tester = await stack.enter_async_context(self._talk("test"))
-            try:
-                async with asyncio.timeout(self._limits.wall_seconds):
-                    loaded = await _ask(solver, dumps({"load": source}))
-                    if loaded is None:
-                        return _gone(await solver.end())
-                    if loaded[0] != b"loaded":
-                        return Verdict("error", _raised(_read(loaded[1][:_SPARE_OUTPUT])))
-                    if isinstance(case, AssertCase):
-                        assert tester is not None
-                        return await _tested(case, solver, tester)
-                    return await self._compared(case, solver)
-            except TimeoutError:
-                return Verdict("timeout")
-
-    async def _compared(self, case: CallCase, solver: LineProgram) -> Verdict:
+    async def _called(self, case: CallCase, source: str) -> Verdict:
+        """A function of the program."""
         args = [encode(item) for item in case.arguments]
-        request = dumps({"call": case.function, "args": args, "kwargs": {}})
-        reply = await _ask(solver, request)
-        if reply is None:
-            return _gone(await solver.end())
-        kind, raw = reply
-        if len(raw) > _SPARE_OUTPUT + _LONGER * (len(request) + len(repr(case.expected))):
-            return Verdict("limit", "output")
-        said = await asyncio.to_thread(_read, raw)
-        if kind != b"value" or "value" not in said:
-            return Verdict("error", _raised(said))
-        right = any(same_value(said["value"], expected, self._tolerance) for expected in case.expected)
-        return Verdict("passed" if right else "wrong")
+        kwargs = {name: encode(item) for name, item in case.keywords.items()}
+        request = json.dumps({"source": source, "function": case.function, "args": args, "kwargs": kwargs})
+        length = _LONGER * (len(request) - len(source) + len(repr(case.expected)))
+        done = await self._run({"solution.py": self._child}, request, length)
+        if (ended := _ended(done)) is not None:
+            return ended
+        said = await asyncio.to_thread(_read, done.stdout)
+        if "value" not in said:
+            return Verdict("error", f"{said.get('raised', 'no answer')}: {said.get('message', '')}"[:300])
+        return Verdict("passed" if self._is_right(said["value"], case) else "wrong")
 
-    def _talk(self, role: str) -> AbstractAsyncContextManager[LineProgram]:
-        return conversation(
-            self.sandbox,
-            [*self._python, "helpers/main.py", role],
-            files={"helpers/main.py": Path(trial_child.__file__).read_bytes()},
-            env=self._env,
-            limits=self._limits,
-        )
+    def _is_right(self, value: Any, case: CallCase) -> bool:
+        try:
+            given = decode(value)
+            if case.holds is not None:
+                return bool(case.holds(given, case.expected[0]))
+            return any(same_value(given, expected, self._tolerance) for expected in case.expected)
+        except (RecursionError, ValueError, TypeError, ArithmeticError):
+            return False
 
-
-async def _tested(case: AssertCase, solver: LineProgram, tester: LineProgram) -> Verdict:
-    """A test and a program, each in its own process, and the lines between them. An answer of the program goes to the
-    test unread."""
-    gone: Verdict | None = None
-    said = await _ask(tester, b"test " + dumps({"test": case.test, "names": case.names}))
-    while said is not None and said[0] == b"call":
-        reply = None if gone else await _ask(solver, said[1])
-        if reply is None or reply[0] not in (b"value", b"raised"):
-            gone = gone or _gone(await solver.end())
-            reply = b"ended", dumps({"why": gone.detail})
-        said = await _ask(tester, b" ".join(reply))
-    if said is None:
-        # It was ended for a limit, with what the program returned perhaps. It isn't passed in any case.
-        return gone or _gone(await tester.end())
-    verdict = _read(said[1])
-    kinds: dict[Any, Kind] = {"passed": "passed", "failed": "wrong", "error": "error", "unfit": "unfit"}
-    return gone or Verdict(kinds.get(str(verdict.get("verdict")), "error"), str(verdict.get("detail", "")))
+    async def _run(self, files: dict[str, bytes], stdin: str, length: int) -> Finished:
+        """What Python makes of `solution.py`; `length` bytes of output are expected at most."""
+        limits = replace(self._limits, output_bytes=length + _SPARE_OUTPUT)
+        argv = [*self._python, "solution.py"]
+        return await self.sandbox.run(argv, files=files, stdin=_bytes(stdin), env=self._env, limits=limits)
 
 
-async def _ask(program: LineProgram, message: bytes) -> tuple[bytes, bytes] | None:
-    """Kind and JSON of the answer to this message; None where something else came."""
-    nonce = secrets.token_hex(8).encode()
-    await program.send(nonce + b" " + message)
-    echoed, _, answer = (await program.receive() or b"").partition(b" ")
-    kind, _, said = answer.partition(b" ")
-    return (kind, said) if echoed == nonce else None
+def _ended(done: Finished) -> Verdict | None:
+    """The verdict on a program that was ended for a limit."""
+    if done.timed_out or done.exceeded == "cpu":
+        return Verdict("timeout")
+    if done.exceeded or done.output_cut:
+        return Verdict("limit", f"it went over its limit of {done.exceeded or 'output'}")
+    return None
 
 
 def _read(said: bytes) -> dict[str, Any]:
@@ -188,22 +138,6 @@ def _read(said: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return read if isinstance(read, dict) else {}
-
-
-def _raised(reply: dict[str, Any]) -> str:
-    names = reply.get("raised")
-    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else "an exception"
-    message = reply.get("message")
-    return f"{name}: {message if isinstance(message, str) else ''}"[:300]
-
-
-def _gone(reason: str) -> Verdict:
-    """A process that isn't there any more, and the limit for which."""
-    if reason == "cpu":
-        return Verdict("timeout", "it used up its processor time")
-    if reason:
-        return Verdict("limit", f"it went over its limit of {reason}")
-    return Verdict("error", "its process ended, or answered nonsense")
 
 
 def _bytes(text: str) -> bytes:
@@ -220,15 +154,24 @@ def same_output(given: str, expected: str, tolerance: float) -> bool:
 
 
 def same_value(given: Any, expected: Any, tolerance: float) -> bool:
-    """Whether a function's result is right. `given` is as `trial_child.encode` gives it, `expected` a JSON value.
+    """Whether a function's result is right; `expected` is a JSON value. Raises TypeError for what JSON has no word for.
 
     A tuple counts as a list, keys of objects are compared as text, True isn't 1, and a float within the tolerance of an
-    expected float is right. What JSON has no word for equals nothing.
+    expected float is right.
     """
-    try:
-        return _same(given, expected, tolerance)
-    except (RecursionError, ValueError, TypeError, ArithmeticError):
-        return False
+    if isinstance(given, dict) and isinstance(expected, dict):
+        # Keys of a JSON object are texts, and functions return numbers as keys.
+        named = {_key(key): value for key, value in given.items()}
+        return named.keys() == expected.keys() and all(
+            same_value(value, expected[key], tolerance) for key, value in named.items()
+        )
+    if isinstance(given, list | tuple) and isinstance(expected, list):
+        return len(given) == len(expected) and all(
+            same_value(one, other, tolerance) for one, other in zip(given, expected, strict=True)
+        )
+    if type(given) in (int, float) and type(expected) in (int, float):
+        return _close(given, expected, tolerance) if isinstance(expected, float) else bool(given == expected)
+    return type(given) is type(expected) and bool(given == expected)
 
 
 def _lines(text: str) -> list[list[str]]:
@@ -252,32 +195,6 @@ def _near(word: str, want: str, tolerance: float) -> bool:
 
 def _close(one: float, other: float, tolerance: float) -> bool:
     return one == other or math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
-
-
-def _same(given: Any, expected: Any, tolerance: float) -> bool:
-    """Nothing is decoded that can't be right: of a fraction's or a set's few characters that may take hours."""
-    if isinstance(given, dict):
-        ((tag, content),) = given.items()
-        if tag == "d":
-            # Keys of a JSON object are texts, and functions return numbers as keys.
-            named = {_key(key): value for key, value in content}
-            return (
-                isinstance(expected, dict)
-                and named.keys() == expected.keys()
-                and all(_same(value, expected[key], tolerance) for key, value in named.items())
-            )
-        if tag not in ("t", "dq", "it", "i"):
-            return False
-        given = int(content, 16) if tag == "i" else content
-    if isinstance(given, list):
-        return (
-            isinstance(expected, list)
-            and len(given) == len(expected)
-            and all(_same(one, other, tolerance) for one, other in zip(given, expected, strict=True))
-        )
-    if type(given) in (int, float) and type(expected) in (int, float):
-        return _close(given, expected, tolerance) if isinstance(expected, float) else bool(given == expected)
-    return type(given) is type(expected) and bool(given == expected)
 
 
 def _key(key: Any) -> str:

@@ -1,7 +1,8 @@
 """Data set `reasoning_gym`: tasks of the library's generators, found by index.
 
 Seed and index decide the task. Which generator makes task i is drawn by the data set's seed; that generator counts its
-own tasks from 0, under a seed that no other data set seed shares. The task carries what its scorer needs.
+own tasks from 0, under a seed that no other data set seed shares. The task carries these: its
+scorer makes it again.
 """
 
 from __future__ import annotations
@@ -9,17 +10,16 @@ from __future__ import annotations
 import random
 from array import array
 from functools import cached_property
-from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
 from toolrl_common.workers import WorkerError
-from toolrl_plugin_reasoning_gym.options import DataOptions, GeneratorOptions
+from toolrl_plugin_reasoning_gym.options import DataOptions
 from toolrl_plugin_reasoning_gym.process import check_generators, generators, library_config
 
 EXTRA = "reasoning_gym"
-"""The key of `Task.extra` under which a task keeps `generator`, `config` and `entry`."""
+"""The key of `Task.extra` under which a task keeps `generator`, `config` and `index`."""
 
 
 class ReasoningGym:
@@ -29,7 +29,6 @@ class ReasoningGym:
         """Raises ConfigError where the library isn't there, or has no such generator or setting."""
         self._options = options
         check_generators(options, context.where or None)
-        self._worker: Any = generators()
 
     def __len__(self) -> int:
         return self._options.size
@@ -42,18 +41,15 @@ class ReasoningGym:
         which, own, counts = self._plan
         spec, own_index = options.generators[which[index]], own[index]
         config = library_config(spec, options.seed, counts[which[index]])
-        self._worker = self._worker or generators()
+        carried = {"generator": spec.name, "config": config, "index": own_index}
         try:
-            entry = self._worker.ask(do="entry", generator=spec.name, config=config, index=own_index)["entry"]
+            entry = generators().ask(do="entry", **carried)
         except WorkerError as error:
             raise DataError(
                 f"task {index}: the generator {spec.name!r} can't make its task {own_index}: {error}",
                 hint="Another config for it, or another seed, may do.",
             ) from None
-        return self._task(index, spec, entry)
-
-    def _task(self, index: int, spec: GeneratorOptions, entry: dict[str, Any]) -> Task:
-        options, question = self._options, str(entry["question"])
+        question = entry["question"]
         text = f"{question}\n\n{options.instruction}" if options.instruction else question
         system = (Message("system", options.system_prompt),) if options.system_prompt is not None else ()
         environment = spec.environment if spec.environment is not None else options.environment
@@ -62,7 +58,7 @@ class ReasoningGym:
             messages=(*system, Message("user", text)),
             answer=entry["answer"],
             environment=environment,
-            extra={EXTRA: {"generator": spec.name, "config": spec.config, "entry": entry}},
+            extra={EXTRA: carried},
         )
 
     @cached_property
@@ -77,6 +73,3 @@ class ReasoningGym:
             own.append(counts[number])
             counts[number] += 1
         return which, own, counts
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_worker": None}

@@ -78,7 +78,6 @@ class ReasoningGymRewardOptions(BaseModel, extra="forbid"):
         "What an end flag matched is taken whole.",
     )
     partial: bool = Field(True, description="Give the scorer's own value, from 0 to 1; false gives 1 or 0.")
-    correct_at: float = Field(1.0, gt=0, le=1, description="The least value that counts as correct.")
     timeout: int = Field(
         5, ge=1, le=600, description="Seconds of processor time that one answer may take; then it is worth 0."
     )

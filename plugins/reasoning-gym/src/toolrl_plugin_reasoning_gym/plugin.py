@@ -38,14 +38,9 @@ def toolrl_rewards() -> Iterator[Component[Reward]]:
 
 @hookimpl
 def toolrl_commands() -> Iterator[Component[Command]]:
-    """The commands `toolrl reasoning-gym list` and `data`."""
+    """The command `toolrl reasoning-gym list`."""
     yield Component(
         "list",
         f"{_PACKAGE}.commands:ListCommand",
         summary="The generators, with their settings and defaults.",
-    )
-    yield Component(
-        "data",
-        f"{_PACKAGE}.commands:DataCommand",
-        summary="Write generated tasks as a JSON Lines file.",
     )

@@ -3,7 +3,7 @@ that score answers."""
 
 from __future__ import annotations
 
-import difflib
+import functools
 import importlib.util
 import os
 import threading
@@ -56,19 +56,15 @@ class Generators:
         weakref.finalize(self, self._process.close)
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Raises WorkerError; a worker that was lost is started once more."""
+        """Raises WorkerError."""
         with self._lock:
-            return _ask_twice(self._process, request)
+            return _ask(self._process, request)
 
 
-_shared: weakref.WeakValueDictionary[str, Generators] = weakref.WeakValueDictionary()
-_shared_lock = threading.Lock()
-
-
+@functools.cache
 def generators() -> Generators:
-    """The worker of this process's data sets; it ends with the last of them."""
-    with _shared_lock:
-        return _shared.get(LIBRARY) or _shared.setdefault(LIBRARY, Generators())
+    """The worker of this process's data sets; it ends with the process."""
+    return Generators()
 
 
 def list_generators(where: str | None = None) -> list[dict[str, Any]]:
@@ -83,9 +79,8 @@ def list_generators(where: str | None = None) -> list[dict[str, Any]]:
 
 def score(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
     """`score`, or `failed` with `detail`. Raises RewardError where the answer couldn't be judged at all."""
-    opened = {"do": "opened", "generator": request["generator"], "config": request["config"]}
     try:
-        _ask_twice(process, opened)
+        _ask(process, {"do": "entry", **{key: request[key] for key in ("generator", "config", "index")}})
         try:
             return process.ask({"do": "score", **request}, 2 * request["wall_seconds"] + GRACE_SECONDS)
         except ProcessCrashError as error:
@@ -94,15 +89,12 @@ def score(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
         raise RewardError(f"the answer can't be scored: {error}", hint="Try: toolrl doctor reasoning-gym") from None
 
 
-def _ask_twice(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
-    """Of requests without a model's answer: a worker that is lost here was lost by chance."""
+def _ask(process: RestartingWorker, request: dict[str, Any]) -> dict[str, Any]:
+    """Of requests without a model's answer: no answer is at fault where the worker is lost."""
     try:
         return process.ask(request, MAKE_SECONDS)
-    except ProcessCrashError:
-        try:
-            return process.ask(request, MAKE_SECONDS)
-        except ProcessCrashError as error:
-            raise WorkerError(str(error)) from None
+    except ProcessCrashError as error:
+        raise WorkerError(str(error)) from None
 
 
 # What a config names.
@@ -119,26 +111,17 @@ def library_config(spec: GeneratorOptions, seed: int, size: int) -> dict[str, An
 
 def check_generators(options: DataOptions, where: str | None = None) -> None:
     """Raises ConfigError with each generator that the library doesn't have or that refuses its settings."""
-    known = {item["name"]: item["config"] for item in list_generators(where)}
+    known = {item["name"] for item in list_generators(where)}
     found = [_problem(spec, known) for spec in options.generators]
     if problems := [f"generators[{number}]: {problem}" for number, problem in enumerate(found) if problem]:
         raise ConfigError(problems, where=where, hint="toolrl reasoning-gym list shows generators and settings.")
 
 
-def _problem(spec: GeneratorOptions, known: dict[str, dict[str, Any]]) -> str | None:
+def _problem(spec: GeneratorOptions, known: set[str]) -> str | None:
     if spec.name not in known:
-        return f"reasoning_gym has no generator {spec.name!r}{_nearest(spec.name, known)}"
-    for key in spec.config:
-        if key != "seed" and key not in known[spec.name]:
-            settings = ", ".join(known[spec.name]) or "none"
-            return f"{spec.name} has no setting {key!r}{_nearest(key, known[spec.name])}; it has: {settings}"
+        return f"reasoning_gym has no generator {spec.name!r}"
     try:
         generators().ask(do="opened", generator=spec.name, config=library_config(spec, 0, 1))
     except WorkerError as error:
         return f"{spec.name} refuses its settings: {error}"
     return None
-
-
-def _nearest(name: str, known: Any) -> str:
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -6,10 +6,10 @@ scorer, or takes too long, is worth 0 and shows up in a metric. Where the scorin
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 from toolrl.errors import RewardError
+from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score, Task
 from toolrl_common.workers import WorkerThreads
@@ -21,12 +21,11 @@ _WALL_FACTOR = 6
 """Seconds by the clock for each of processor time: the machine is busy."""
 _TOLERANCE = 1e-9
 Form = Literal["tag", "boxed", "text"]
-_OPEN, _CLOSE = "<answer>", "</answer>"
-_BOXED = "\\boxed{"
+_FLAGS = {"tag": EndFlags(("answer",)), "boxed": EndFlags(("boxed",))}
 
 
 class ReasoningGymReward:
-    """Scores tasks of the data set `reasoning_gym`, or rows that `toolrl reasoning-gym data` wrote."""
+    """Scores tasks of the data set `reasoning_gym`."""
 
     def __init__(self, options: ReasoningGymRewardOptions | None, context: BuildContext) -> None:
         """Raises ConfigError where the library isn't there."""
@@ -50,7 +49,7 @@ class ReasoningGymReward:
         return self._result(carried["generator"], float(reply.get("score", 0.0)), answered=1.0, **failures)
 
     def _result(self, generator: str, value: float, **metrics: float) -> Score:
-        correct = float(value >= self._options.correct_at - _TOLERANCE)
+        correct = float(value >= 1.0 - _TOLERANCE)
         return Score(
             value if self._options.partial else correct,
             metrics={"correct": correct, f"score/{generator}": value, **metrics},
@@ -63,47 +62,20 @@ class ReasoningGymReward:
 
 def answer_in(text: str, form: Form) -> str | None:
     """The answer, without white space around it; None where there is none, or an empty one."""
-    found = text if form == "text" else _tagged(text) if form == "tag" else _boxed(text)
+    found = text if form == "text" else _FLAGS[form].find(text)
     return (found or "").strip() or None
 
 
-def _tagged(text: str) -> str | None:
-    """What the library's `extract_answer` finds, whose regular expression is quadratic in tags that nothing closes."""
-    answer, position = None, 0
-    while True:
-        start = text.find(_OPEN, position)
-        end = text.find(_CLOSE, start + len(_OPEN)) if start >= 0 else -1
-        if end < 0:
-            return answer
-        answer = text[start + len(_OPEN) : end]
-        position = end + len(_CLOSE)
-
-
-def _boxed(text: str) -> str | None:
-    """The box that is closed last, so the outer one of two; a box that nothing closes is none."""
-    answer, opened = None, []
-    for brace in re.finditer(r"[{}]", text):
-        if brace[0] == "{":
-            opened.append(brace.end() if text.endswith(_BOXED, 0, brace.end()) else None)
-        elif opened:
-            start = opened.pop()
-            answer = text[start : brace.start()] if start is not None else answer
-    return answer
-
-
 def carried_by(task: Task) -> dict[str, Any]:
-    """Generator, config and entry of a task. The generator is built small for scoring: what is scored is the entry.
-    Raises RewardError for a task that has none."""
+    """Generator, config and index of a task. Raises RewardError for a task that has none."""
     carried = task.extra.get("reasoning_gym")
     carried = carried if isinstance(carried, dict) else {}
-    if not isinstance(carried.get("generator"), str) or not isinstance(carried.get("entry"), dict):
+    if not isinstance(carried.get("generator"), str) or not isinstance(carried.get("index"), int):
         raise RewardError(
-            f"task {task.id!r} has no `reasoning_gym` with `generator` and `entry` among its extra columns",
-            hint="The reward `reasoning_gym` scores tasks of the data set `reasoning_gym`, or rows that "
-            "`toolrl reasoning-gym data` wrote.",
+            f"task {task.id!r} has no `reasoning_gym` with `generator` and `index` among its extra columns",
+            hint="The reward `reasoning_gym` scores tasks of the data set `reasoning_gym`.",
         )
-    config = {**(carried.get("config") or {}), "seed": 0, "size": 1}
-    return {"generator": carried["generator"], "config": config, "entry": carried["entry"]}
+    return {"generator": carried["generator"], "config": carried.get("config") or {}, "index": carried["index"]}
 
 
 def check() -> str:
@@ -111,9 +83,9 @@ def check() -> str:
     require_library()
     process = worker("--score")
     try:
-        config = {"seed": 0, "size": 1}
-        entry = process.ask({"do": "entry", "generator": "chain_sum", "config": config, "index": 0}, 60.0)["entry"]
-        request = {"do": "score", "generator": "chain_sum", "config": config, "entry": entry, "answer": entry["answer"]}
+        task = {"generator": "chain_sum", "config": {"seed": 0, "size": 1}, "index": 0}
+        answer = process.ask({"do": "entry", **task}, 60.0)["answer"]
+        request = {"do": "score", **task, "answer": answer}
         reply = process.ask({**request, "seconds": 10, "wall_seconds": 60.0, "memory_mb": 512}, 120.0)
     finally:
         process.close()

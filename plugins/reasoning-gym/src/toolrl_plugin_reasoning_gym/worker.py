@@ -20,8 +20,6 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any, NoReturn
 
 Reply = dict[str, Any]
@@ -58,8 +56,19 @@ def _dataset(generator: str, config: str) -> Any:
     return importlib.import_module("reasoning_gym").create_dataset(generator, **json.loads(config))
 
 
-def _find(generator: str, config: Any) -> Any:
-    return _dataset(generator, json.dumps(config, sort_keys=True))
+@functools.lru_cache(maxsize=256)
+def _entry(generator: str, config: str, index: int) -> Any:
+    """One task. A few generators draw from the global random numbers of Python or numpy, which are set for it."""
+    dataset = _dataset(generator, config)
+    random.seed(f"{json.loads(config).get('seed')}/{index}")
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(random.getrandbits(32))
+    return dataset[index]
+
+
+def _key(config: Any) -> str:
+    return json.dumps(config, sort_keys=True)
 
 
 def listing() -> Reply:
@@ -76,36 +85,23 @@ def listing() -> Reply:
 
 def opened(generator: str, config: Any) -> Reply:
     """Whether there is such a generator and it takes these settings."""
-    _find(generator, config)
+    _dataset(generator, _key(config))
     return {"opened": True}
 
 
 def entry(generator: str, config: Any, index: int) -> Reply:
-    """Question, answer and metadata of one task."""
-    dataset = _find(generator, config)
-    _seed_globals(f"{config.get('seed')}/{index}")
-    made = dataset[index]
-    try:
-        return {"entry": {key: pack(made.get(key)) for key in ("question", "answer", "metadata")}}
-    except TypeError as error:
-        raise TypeError(f"task {index} of {generator} holds {error}") from None
-
-
-def _seed_globals(text: str) -> None:
-    """A few generators draw from the global random numbers of Python or numpy."""
-    random.seed(text)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(random.getrandbits(32))
+    """Question and answer of one task."""
+    made = _entry(generator, _key(config), index)
+    answer = made["answer"]
+    return {"question": str(made["question"]), "answer": None if answer is None else str(answer)}
 
 
 def score(
-    generator: str, config: Any, entry: Any, answer: str, seconds: int, wall_seconds: float, memory_mb: int
+    generator: str, config: Any, index: int, answer: str, seconds: int, wall_seconds: float, memory_mb: int
 ) -> Reply:
     """What the generator's scorer gives, or why it gives nothing: `timeout`, `refused`, `raised` or `died`."""
-    dataset = _find(generator, config)
-    whole = {key: unpack(value) for key, value in entry.items()}
-    return _forked(lambda: _judge(dataset, whole, answer), seconds, wall_seconds, memory_mb)
+    dataset, made = _dataset(generator, _key(config)), _entry(generator, _key(config), index)
+    return _forked(lambda: _judge(dataset, made, answer), seconds, wall_seconds, memory_mb)
 
 
 def _forked(work: Callable[[], Reply], seconds: int, wall_seconds: float, memory_mb: int) -> Reply:
@@ -161,55 +157,3 @@ def _judge(dataset: Any, entry: Any, answer: str) -> Reply:
     if not math.isfinite(value):
         return {"failed": "raised", "detail": f"the scorer gave {value}"}
     return {"score": min(1.0, max(0.0, value))}
-
-
-# Values of Python as JSON and back, so that a scorer gets the metadata that its generator made: plain JSON makes lists
-# of tuples, and some scorers compare with tuples. What JSON hasn't stands as an object with one marked key:
-# {"$tuple": […]}, {"$set": […]}, {"$dict": [[key, value], …]}, {"$fraction": "1/3"}, {"$decimal": "0.1"}.
-
-TUPLE, SET, DICT = "$tuple", "$set", "$dict"
-FRACTION, DECIMAL = "$fraction", "$decimal"
-_PLAIN = (bool, int, float, str)
-_MADE: dict[Any, Callable[[Any], Any]] = {TUPLE: tuple, SET: set, DICT: dict, FRACTION: Fraction, DECIMAL: Decimal}
-
-
-def pack(value: Any) -> Any:
-    """`value` as what JSON has. Raises TypeError for what has no form here."""
-    if value is None:
-        return None
-    for kind in _PLAIN:
-        if isinstance(value, kind):
-            return kind(value)  # those of numpy and of an enum, too
-    if isinstance(value, list):
-        return [pack(item) for item in value]
-    if isinstance(value, tuple):
-        return {TUPLE: [pack(item) for item in value]}
-    if isinstance(value, set | frozenset):
-        return {SET: [pack(item) for item in sorted(value, key=repr)]}
-    if isinstance(value, dict):
-        if all(type(key) is str and not key.startswith("$") for key in value):
-            return {key: pack(item) for key, item in value.items()}
-        return {DICT: [[pack(key), pack(item)] for key, item in value.items()]}
-    if isinstance(value, Fraction):
-        return {FRACTION: str(value)}
-    if isinstance(value, Decimal):
-        return {DECIMAL: str(value)}
-    if hasattr(value, "tolist"):  # arrays and numbers of numpy
-        return pack(value.tolist())
-    raise TypeError(f"a value of type {type(value).__name__}, which has no form in JSON")
-
-
-def unpack(value: Any) -> Any:
-    """What `pack` was given. Raises ValueError for a marked object that `pack` doesn't make."""
-    if isinstance(value, list):
-        return [unpack(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    mark = next(iter(value), None)
-    if len(value) > 1 or mark not in _MADE:
-        return {key: unpack(item) for key, item in value.items()}
-    inner = value[mark]
-    try:
-        return _MADE[mark](str(inner) if mark in (FRACTION, DECIMAL) else unpack(inner))
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{mark} holds {inner!r:.40}, which can't be read: {error}") from None

@@ -36,11 +36,8 @@ def solution_module():
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
     names = vars(module)
-    for name in STARRED:
-        other = importlib.import_module(name)
-        public = getattr(other, "__all__", [n for n in vars(other) if not n.startswith("_")])
-        names.update((n, getattr(other, n)) for n in public if hasattr(other, n))
-    names.update((name, sys.modules[name]) for name in STARRED[:-2])
+    exec("\\n".join(f"from {{name}} import *" for name in STARRED), names)
+    names.update((name, importlib.import_module(name)) for name in STARRED[:-2])
     given = dict(names)
     exec(compile(SOURCE, "solution.py", "exec"), names)
     return names, given

@@ -7,10 +7,8 @@ program runs. A language is there when its tool is on this machine and a small p
 from __future__ import annotations
 
 import shutil
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 _RUN_TEST = ("./test",)
 
@@ -31,8 +29,6 @@ class Language:
     """The file that compiling gives."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that its tool needs."""
-    readable: tuple[Path, ...] = ()
-    """What its tool reads besides the system's folders."""
 
     def command(self, template: tuple[str, ...]) -> list[str]:
         """A command with the tool's path in it."""
@@ -49,31 +45,8 @@ LANGUAGES: dict[str, Language] = {
         "g++", "main.cpp", _RUN_TEST, "int main() { return 0; }",
         ("{tool}", "-std=c++17", "main.cpp", "-o", "test", "-lpthread"), "test",
     ),
-    "rust": Language(
-        "rustc", "main.rs", _RUN_TEST, "fn main() {}",
-        ("{tool}", "main.rs", "-o", "test"), "test",
-    ),
-    "swift": Language("swiftc", "main.swift", _RUN_TEST, "print(42)", ("{tool}", "main.swift", "-o", "test"), "test"),
-    "go": Language(
-        "go", "main.go", _RUN_TEST, "package main\nfunc main() {}",
-        ("{tool}", "build", "-o", "test", "main.go"), "test",
-        {"GOCACHE": "/tmp/go", "GOTMPDIR": "/tmp", "GOFLAGS": "-mod=mod", "GO111MODULE": "off"},
-    ),
-    "java": Language(
-        "javac", "Main.java", ("java", "-ea", "-jar", "main.jar"),
-        "class Main { public static void main(String[] a) {} }",
-        ("/bin/sh", "-c", "javac Main.java && jar cfe main.jar Main *.class"), "main.jar",
-    ),
     "nodejs": Language("node", "main.js", ("{tool}", "main.js"), "console.log(42)"),
-    "typescript": Language("tsx", "main.ts", ("{tool}", "main.ts"), "console.log(42)"),
     "bash": Language("bash", "main.sh", ("{tool}", "main.sh"), "echo 42"),
-    "perl": Language("perl", "main.pl", ("{tool}", "main.pl"), "print 42"),
-    "php": Language("php", "main.php", ("{tool}", "-f", "main.php"), "<?php echo 42;"),
-    "ruby": Language("ruby", "main.rb", ("{tool}", "main.rb"), "puts 42"),
-    "lua": Language("lua", "main.lua", ("{tool}", "main.lua"), "print(42)"),
-    "R": Language("Rscript", "main.R", ("{tool}", "main.R"), "print(42)"),
-    "julia": Language("julia", "main.jl", ("{tool}", "main.jl"), "print(42)"),
-    "racket": Language("racket", "main.rkt", ("{tool}", "main.rkt"), "#lang racket/base\n42"),
 }  # fmt: skip
 
 
@@ -84,41 +57,5 @@ def installed(python: str, names: list[str] | None = None) -> dict[str, Language
         language = LANGUAGES[name]
         tool = python if language.tool == "python" else shutil.which(language.tool)
         if tool is not None:
-            language = replace(language, tool=tool)
-            found[name] = _SPECIAL[name](language) if name in _SPECIAL else language
+            found[name] = replace(language, tool=tool)
     return found
-
-
-def _java(language: Language) -> Language:
-    """Java finds its libraries by /proc, which isn't there in the sandbox."""
-    home = Path(language.tool).resolve().parent.parent
-    libraries = {"LD_LIBRARY_PATH": f"{home}/lib:{home}/lib/server"}
-    return replace(language, env={**language.env, **libraries}, readable=(home, *Path("/etc").glob("java-*")))
-
-
-_WITHOUT_LLD = "-Clinker-features=-lld"
-"""Newer compilers link by a program that looks for itself in /proc."""
-
-
-def _sysroot(tool: str, *options: str) -> str | None:
-    """The folder of a Rust compiler; None where it doesn't know an option, or doesn't work."""
-    try:
-        command = [tool, *options, "--print", "sysroot"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _rust(language: Language) -> Language:
-    """What rustup puts on the path only starts the real compiler, from a folder of the user's."""
-    found = _sysroot(language.tool)
-    if found is None:
-        return language
-    home, compile_ = Path(found), language.compile or ()
-    if _sysroot(language.tool, _WITHOUT_LLD) is not None:
-        compile_ = (compile_[0], _WITHOUT_LLD, *compile_[1:])
-    env = {**language.env, "LD_LIBRARY_PATH": f"{home}/lib"}
-    return replace(language, tool=str(home / "bin" / "rustc"), compile=compile_, env=env, readable=(home,))
-
-
-_SPECIAL: dict[str, Callable[[Language], Language]] = {"java": _java, "rust": _rust}

@@ -55,13 +55,10 @@ class CodeInterpreterOptions(SandboxOptions):
         "calls a second, whatever its name says.",
     )
     enable_global_rate_limit: bool = Field(True, description="False: `rate_limit` isn't kept, only `num_workers` is.")
-    default_timeout: Seconds = Field(30.0, description="Seconds that a program may run, unless the call asks for less.")
+    default_timeout: Seconds = Field(30.0, description="Seconds that a program may run.")
     default_language: Language = Field("python", description="Language of a call that names none.")
     compile_timeout: Seconds | None = Field(
         None, description="Seconds that compiling may take; null for as long as running."
-    )
-    max_timeout: Seconds | None = Field(
-        None, description="The most seconds that a call may ask for by `timeout`; null for `default_timeout`."
     )
     languages: list[Language] | None = Field(
         None,
@@ -93,8 +90,6 @@ class CodeInterpreterOptions(SandboxOptions):
     def _fits_together(self) -> CodeInterpreterOptions:
         if self.languages is not None and self.default_language not in self.languages:
             raise ValueError(f"default_language {self.default_language!r} isn't among languages {self.languages}")
-        if self.max_timeout is not None and self.max_timeout < self.default_timeout:
-            raise ValueError(f"max_timeout {self.max_timeout:g} is below default_timeout {self.default_timeout:g}")
         return self
 
 

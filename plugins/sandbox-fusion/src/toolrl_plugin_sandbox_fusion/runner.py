@@ -74,7 +74,6 @@ class ProgramRunner:
         self._wanted = languages
         self._found = installed(python, languages)
         paths = [*map(Path, _FOLDERS), *python_folders(python)]
-        paths += [path for one in self._found.values() for path in one.readable]
         shown = [path for path in paths if path.exists()]
         self._sandbox = Sandbox.detect(isolation, [*shown, *(readable or ())])
         self._languages: dict[str, Language] = {}

@@ -1,23 +1,102 @@
-"""The command `toolrl sandbox-fusion serve`."""
+"""The command `toolrl sandbox-fusion serve`, and its server: `POST /run_code` and `GET /v1/ping` of the API.
+
+So many programs run at once, so many requests wait; one more is answered 503 with `Retry-After`, at once. A client that
+leaves takes its program with it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from toolrl.errors import ConfigError, PluginError
 from toolrl.protocols import Command
-from toolrl_common.http_server import is_loopback, serve_until_stopped
+from toolrl_common.http_server import HttpServer, RefusalError, is_loopback, serve_until_stopped
+from toolrl_plugin_sandbox_fusion.api import RunRequest, problems
 from toolrl_plugin_sandbox_fusion.languages import LANGUAGES
 
 if TYPE_CHECKING:
-    from toolrl_plugin_sandbox_fusion.server import SandboxServer
+    from toolrl_plugin_sandbox_fusion.runner import Bounds, ProgramRunner
 
 EXTRA = "pip install 'toolrl-plugin-sandbox-fusion[server]'"
+
+
+_REQUEST = TypeAdapter(RunRequest)
+
+
+class SandboxServer(HttpServer):
+    """`async with SandboxServer(runner, port=8080) as server:` serves at `server.url`."""
+
+    def __init__(
+        self,
+        runner: ProgramRunner,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        workers: int = 4,
+        queue: int = 256,
+        max_request_mb: int = 32,
+        grace_seconds: float = 10.0,
+    ) -> None:
+        """`port` 0 takes one that is free. `workers` programs run at once, `queue` requests wait for a place. A
+        request takes one when its body is there; requests that are under way have `grace_seconds` when the server
+        stops."""
+        self.runner = runner
+        self._places = asyncio.Semaphore(workers)
+        self._most = workers + queue
+        self._under_way = 0
+        super().__init__(
+            host,
+            port,
+            {("POST", "/run_code"): self._run_code, ("GET", "/v1/ping"): self._ping},
+            service=runner,
+            max_request_mb=max_request_mb,
+            grace_seconds=grace_seconds,
+        )
+
+    async def _ping(self, request: Any) -> Any:
+        return "pong"
+
+    async def _run_code(self, request: Any) -> Any:
+        self._check_queue()
+        body = read_request(await self.read(request), self.runner.bounds)
+        self._check_queue()
+        self._under_way += 1
+        try:
+            async with self._places:
+                return (await self.runner.run(body)).body()
+        finally:
+            self._under_way -= 1
+
+    def _check_queue(self) -> None:
+        if self._under_way >= self._most:
+            raise RefusalError.busy("too many requests wait")
+
+
+def read_request(raw: bytes, bounds: Bounds) -> RunRequest:
+    """The request of a body. Raises RefusalError with the problems in the API's form."""
+    try:
+        request = _REQUEST.validate_python(json.loads(raw))
+    except ValidationError as error:
+        found = [{**problem, "loc": ["body", *problem["loc"]]} for problem in problems(error)]
+        raise RefusalError(422, found) from error
+    except (ValueError, RecursionError) as error:
+        problem = {"loc": ["body"], "msg": f"JSON decode error: {error}", "type": "json_invalid"}
+        raise RefusalError(422, [problem]) from error
+    too_long = [name for name in ("compile_timeout", "run_timeout") if getattr(request, name) > bounds.seconds]
+    if too_long:
+        message = f"Input should be less than or equal to {bounds.seconds:g}"
+        raise RefusalError(
+            422, [{"loc": ["body", name], "msg": message, "type": "less_than_equal"} for name in too_long]
+        )
+    return request
 
 
 class Serve(Command):
@@ -35,8 +114,6 @@ class Serve(Command):
         )
         add("--workers", type=_at_least(1), metavar="N",
             help="programs that run at once (default: as many as there are processors)")  # fmt: skip
-        add("--queue", type=_at_least(0), default=256, metavar="N",
-            help="requests that wait for a place; further ones are answered 503 (default: %(default)s)")  # fmt: skip
         add("--languages", metavar="NAME,…", type=_languages,
             help=f"languages to offer (default: those that work here of {', '.join(LANGUAGES)})")  # fmt: skip
         add("--python", default=sys.executable, metavar="PATH",
@@ -45,14 +122,8 @@ class Serve(Command):
             help="folder that programs may read, besides the system's; may be given several times")  # fmt: skip
         add("--isolation", default="auto", choices=("auto", "namespaces", "landlock", "none"),
             help="how programs are isolated; none protects nothing (default: the strongest that works)")  # fmt: skip
-        add("--max-timeout", type=_at_least(1), default=300, metavar="SECONDS",
-            help="the most that a request may ask for, to compile and to run each (default: %(default)s)")  # fmt: skip
         add("--memory-mb", type=_at_least(16), default=4096, metavar="MB",
             help="the most memory of a program, and what one without a limit gets (default: %(default)s)")  # fmt: skip
-        add("--max-request-mb", type=_at_least(1), default=32, metavar="MB",
-            help="size of a request (default: %(default)s)")  # fmt: skip
-        add("--grace", type=_at_least(0), default=10, metavar="SECONDS",
-            help="how long programs may go on when the server stops (default: %(default)s)")  # fmt: skip
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGINT or SIGTERM; the exit status."""
@@ -73,18 +144,14 @@ def make_server(args: argparse.Namespace) -> SandboxServer:
         if not (error.name or "").startswith("toolrl_plugin_python"):
             raise
         raise PluginError("the server needs the plugin `python`, which isolates programs", hint=EXTRA) from error
-    from toolrl_plugin_sandbox_fusion.server import SandboxServer
-
     runner = ProgramRunner(
         args.isolation,
         python=args.python,
         languages=args.languages,
         readable=[path.absolute() for path in args.readable],
-        bounds=Bounds(seconds=args.max_timeout, memory_mb=args.memory_mb),
+        bounds=Bounds(memory_mb=args.memory_mb),
     )
-    names = ("host", "port", "queue", "max_request_mb")
-    settings = {name: getattr(args, name) for name in names}
-    return SandboxServer(runner, workers=args.workers or os.cpu_count() or 1, grace_seconds=args.grace, **settings)
+    return SandboxServer(runner, host=args.host, port=args.port, workers=args.workers or os.cpu_count() or 1)
 
 
 def check() -> str:

@@ -1,7 +1,7 @@
 """The tool `code_interpreter`: a program in, what it wrote out.
 
 Each call is one request to the sandbox, in a fresh folder there. The model sees verl's schema, one string `code`; as
-there, a call may also name a `language` and a `timeout`. Files that `fetch_files` names are the only thing that stays
+there, a call may also name a `language`. Files that `fetch_files` names are the only thing that stays
 from one call of an episode to the next.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -47,11 +46,6 @@ LONGEST_SECONDS = 86400.0
 VERL_NOTHING = "no stdout here"
 """What verl's tool gave where a program didn't end."""
 _MAX_MESSAGE = 2000
-ALIASES = {
-    "py": "python", "python3": "python", "c++": "cpp", "c#": "csharp", "js": "nodejs", "javascript": "nodejs",
-    "node": "nodejs", "ts": "typescript", "golang": "go", "sh": "bash", "shell": "bash", "r": "R", "rs": "rust",
-}  # fmt: skip
-"""What models write for the API's names."""
 
 
 class CodeInterpreter:
@@ -123,40 +117,28 @@ class CodeInterpreter:
 
     def request(self, arguments: Mapping[str, Any], files: Mapping[str, str]) -> RunRequest:
         """The request of a call's arguments. Raises ArgumentsError."""
-        options = self.options
-        seconds = self._seconds(arguments.get("timeout"))
+        options, code = self.options, arguments.get("code")
+        if not isinstance(code, str):
+            raise ArgumentsError(f"Bad arguments for the tool {NAME!r}: 'code': expected a text.")
         return RunRequest(
-            code=_code(arguments.get("code")),
+            code=code,
             language=self._language(arguments.get("language")),
-            compile_timeout=options.compile_timeout or seconds,
-            run_timeout=seconds,
+            compile_timeout=options.compile_timeout or options.default_timeout,
+            run_timeout=options.default_timeout,
             memory_limit_MB=options.memory_limit_mb,
             files=files,
             fetch_files=options.fetch_files,
         )
 
-    def _seconds(self, given: Any) -> float:
-        if given is None:
-            return self.options.default_timeout
-        try:
-            seconds = math.nan if isinstance(given, bool) else float(given)
-        except (TypeError, ValueError, OverflowError):
-            seconds = math.nan
-        if not seconds > 0:
-            raise ArgumentsError(f"Bad arguments for the tool {NAME!r}: 'timeout': expected seconds above 0.")
-        return min(seconds, self.options.max_timeout or self.options.default_timeout)
-
     def _language(self, given: Any) -> str:
-        if given is None:
-            return self.options.default_language
-        text = str(given).strip()
-        name = text if text in LANGUAGES else ALIASES.get(text.lower(), text.lower())
+        name = self.options.default_language if given is None else given
         allowed = self.options.languages or LANGUAGES
         if name not in allowed:
+            known = ", ".join(allowed)
             raise ArgumentsError(
-                f"Bad arguments for the tool {NAME!r}: 'language': {text[:40]!r} isn't one of {', '.join(allowed)}."
+                f"Bad arguments for the tool {NAME!r}: 'language': {str(name)[:40]!r} isn't one of {known}."
             )
-        return name
+        return str(name)
 
 
 class CodeInterpreterSession(ToolSession):
@@ -207,15 +189,6 @@ def _spec(options: CodeInterpreterOptions) -> ToolSpec:
             "description": f"The language of the code; {options.default_language} by default.",
         }
     return ToolSpec(NAME, options.description, {"type": "object", "properties": properties, "required": ["code"]})
-
-
-def _code(given: Any) -> str:
-    """The program; a list of lines is joined, what else isn't a text is written as one."""
-    if given is None:
-        raise ArgumentsError(f"Bad arguments for the tool {NAME!r}: 'code' missing.")
-    if isinstance(given, list) and all(isinstance(line, str) for line in given):
-        return "\n".join(given)
-    return given if isinstance(given, str) else str(given)
 
 
 def _read_file(name: str) -> str:

@@ -1,16 +1,17 @@
-"""What a model is told of its tools, and how calls and results are written into messages."""
+"""What a model is told of its tools, and how calls and results are written into texts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolrl.errors import ChatFormatError
-from toolrl.types import Message, ToolCall, ToolSpec
+from toolrl.types import CallRecord, Message, ToolCall, ToolSpec
 from toolrl_plugin_tir.markers import MarkedTool, marked_tools
-from toolrl_plugin_tir.results import fence_for, fenced
 from toolrl_plugin_tir.syntax import ARGUMENTS
 
+_RUN = re.compile(r"^[ \t]*+(`{3,}+)", re.MULTILINE)
 _PREAMBLE = """# Tools
 
 You can use tools while you answer. The result follows at once in an ```output block, and then you go on. Do not write \
@@ -73,3 +74,28 @@ def _call(call: ToolCall, tools: Mapping[str, MarkedTool]) -> str:
         return f"<calculator>{value}</calculator>"
     fence = fence_for(value)
     return f"{fence}python\n{value}\n{fence}"
+
+
+def fenced(text: str) -> str:
+    """An output fence around a text."""
+    fence = fence_for(text)
+    return f"{fence}output\n{text}\n{fence}\n"
+
+
+def fence_for(text: str) -> str:
+    """Backticks that no line of the text begins with as many of; three where that is enough."""
+    return "`" * (max((len(run) for run in _RUN.findall(text)), default=2) + 1)
+
+
+def inline_results(records: Sequence[CallRecord]) -> str:
+    """A fence for each record, in order."""
+    return "".join(f"\n{fenced(_text(record))}" for record in records)
+
+
+def _text(record: CallRecord) -> str:
+    """What the model reads. Images and videos can't stand in a text, so a line names them."""
+    media = record.result.media
+    if not media:
+        return record.result.text
+    kinds = ", ".join(item.kind for item in media)
+    return f"{record.result.text}\n(left out, since only text can be shown here: {kinds})"

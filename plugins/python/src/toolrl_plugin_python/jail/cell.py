@@ -33,10 +33,6 @@ CHANNEL = 5
 """An interpreter's channel to the run; for a program, where the first answers."""
 JOB = 6
 """A program's job file."""
-STOP_ALL = signal.SIGUSR1
-"""Has the first of an interpreter stop the program with all that it started, and note how many processes were made."""
-_SWEEPS = 10
-"""So many times is all stopped: what still runs on another processor may wake what was stopped already."""
 FAILED = 70
 """Exit status where the walls couldn't be put up."""
 
@@ -76,8 +72,6 @@ def found(
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
-        counter = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-        signal.signal(STOP_ALL, lambda *_: _stop_all(settings, place, counter))
         if settings.mode == NAMESPACES:
             namespaces.enter(settings, limits.scratch_mb)
             first = os.fork()
@@ -127,23 +121,6 @@ def _end_all(user: int | None) -> NoReturn:
     os._exit(FAILED)
 
 
-def _stop_all(settings: Settings, place: JobPlace, counter: int) -> None:
-    begin, count = time.monotonic_ns(), 0
-    with suppress(OSError):
-        if settings.mode == NAMESPACES:
-            # The number that was given to a process last, in this namespace. Elsewhere the keeper has its looks alone.
-            count = int(os.pread(counter, 200, 0).split()[-1])
-            for _ in range(_SWEEPS):
-                os.kill(-1, signal.SIGSTOP)
-        elif place.user is not None:
-            signal_user(place.user, signal.SIGSTOP, _SWEEPS)
-        else:
-            for child in _programs:
-                os.kill(child, signal.SIGSTOP)
-    with suppress(OSError):
-        os.write(NOTE, b"stopped %d %d\n" % (count, begin))
-
-
 def _note_failure(error: BaseException) -> None:
     text = "".join(traceback.format_exception_only(error)).strip()
     with suppress(OSError):
@@ -159,8 +136,7 @@ def inside(settings: Settings, limits: JobLimits, place: JobPlace, program: Prog
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         return child
     try:
-        for number in (STOP_ALL, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if settings.mode != NAMESPACES:
             # Process 1's death ends a namespace; here the kernel has to be asked.
@@ -194,7 +170,7 @@ def end_others(settings: Settings, place: JobPlace) -> None:
             os.waitpid(-1, 0)
 
 
-def signal_user(user: int, number: int, times: int = 1) -> None:
+def signal_user(user: int, number: int) -> None:
     """Signal every process of a user that belongs to one job, none of which can hinder this; only root can."""
     child = os.fork()
     if child == 0:
@@ -205,8 +181,7 @@ def signal_user(user: int, number: int, times: int = 1) -> None:
             # It may signal whom its effective user may, and be signalled by whom its real one may.
             os.setresuid(sender, user, sender)
             system.drop_capabilities()
-            for _ in range(times):
-                os.kill(-1, number)
+            os.kill(-1, number)
         os._exit(0)
     os.waitpid(child, 0)
 

@@ -7,7 +7,7 @@ the end of each job. It lives as long as the run: the kernel kills it with its p
     {…}                                          first, the settings; answered by "settled" or "unsettled"
     {"op": "start", "id", "limits": …}           with descriptors: what the job has as 0, 1, 2, CHANNEL, JOB
     {"op": "watch", "id"}                        resume it where it is paused; its use of memory and time counts
-    {"op": "pause", "id"}                        hold an interpreter still and end what it started; answered by "paused"
+    {"op": "pause", "id"}                        hold an interpreter still, which is one process; answered by "paused"
     {"op": "end", "id"}
     ← {"event": "ended", "id", "status", "reason", "error"}
 """
@@ -41,22 +41,6 @@ from toolrl_plugin_python.jail.walls import MB, JobPlace
 
 WATCH_SECONDS = 0.05
 _MAX_MESSAGE = 1 << 18
-_PAUSE_ROUNDS = 100
-_PAUSE_LOOKS = 3
-"""So many looks in a row that find nothing else do where it can't be known whether something started meanwhile."""
-
-
-@dataclass
-class Pausing:
-    """How far it is with holding an interpreter still."""
-
-    rounds: int = 0
-    looks: int = 0
-    """In a row that found the interpreter stopped and nothing else."""
-    clean_at: int = 0
-    """When the last of them ended."""
-    forks: int = -1
-    """As the first counted them before the last look."""
 
 
 @dataclass
@@ -76,7 +60,6 @@ class Cell:
     reason: str = ""
     watched: bool = False
     program: Process | None = None
-    pausing: Pausing | None = None
 
     def let_go(self, word: bytes = b"g") -> None:
         """Say go, as this process is the first's parent now; nothing said ends the first."""
@@ -211,8 +194,6 @@ class Keeper:
         for line in lines:
             if line.startswith(b"failed "):
                 it.error = it.error or line[7:].decode(errors="replace")
-            elif line.startswith(b"stopped ") and it.pausing is not None:
-                self._on_stopped(it, it.pausing, *map(int, line.split()[1:]))
             elif line.isdigit() and it.first is None:
                 it.first = int(line)
                 if it.first == it.founder:
@@ -252,7 +233,7 @@ class Keeper:
 
     def _end(self, it: Cell) -> None:
         """Kill a job's first process; the rest goes with it."""
-        it.watched, it.pausing = False, None
+        it.watched = False
         if it.group is not None:
             it.group.let_go()
         # With Landlock alone nothing makes the rest go with it: it sees to that before it goes.
@@ -276,59 +257,18 @@ class Keeper:
         self._next_watch = time.monotonic() + max(WATCH_SECONDS, 2 * cost)
 
     def _pause(self, it: Cell) -> None:
-        """Stop an interpreter between its cells, and end everything that it started.
-
-        A look at /proc takes a while, and a process that forks and ends quickly enough is in no look. So a look counts
-        only where nothing was forked meanwhile; in a process namespace the first can tell. Elsewhere several looks in
-        a row have to find nothing.
-        """
+        """Stop an interpreter between its cells. It can't start other processes, nor be woken by its own timers."""
         it.watched = False
-        it.pausing = Pausing()
-        self._stop_all(it)
-
-    def _stop_all(self, it: Cell) -> None:
-        assert it.first is not None
-        with suppress(ProcessLookupError):
-            os.kill(it.first, cell.STOP_ALL)
-
-    def _on_stopped(self, it: Cell, pausing: Pausing, forks: int, at: int) -> None:
-        """The first has stopped all and counted. `at` is when, by the clock that all processes share: the program can
-        make it count as well, but not backwards in time."""
-        if forks != pausing.forks or at <= pausing.clean_at:
-            pausing.looks = 0
-        if pausing.looks >= (_PAUSE_LOOKS if it.place.user is not None else 1):
-            it.pausing = None
-            it.usage.cpu.renew()
-            self._tell(event="paused", id=it.number)
-            return
-        pausing.forks = forks
-        pausing.rounds += 1
-        if pausing.rounds > _PAUSE_ROUNDS:
-            it.reason = "processes"
-            self._end(it)
-            return
-        pausing.looks = pausing.looks + 1 if self._is_still(it) else 0
-        pausing.clean_at = time.monotonic_ns()
-        if it.pausing is not None:
-            self._stop_all(it)
-
-    def _is_still(self, it: Cell) -> bool:
-        """Stop the program and kill whatever else is found; true where it was stopped already and there was nothing."""
         assert it.first is not None
         processes = self._trees.of({it.first}).get(it.first, [])
-        if it.program is None and len(processes) > 1:
-            it.program = min(processes[1:], key=lambda one: (one.started, one.pid))
-        program = next((one for one in processes[1:] if it.program is not None and one.key == it.program.key), None)
-        if program is None or program.state in "ZX":
+        it.program = processes[1] if len(processes) > 1 else None
+        if it.program is None or it.program.state in "ZX":
             self._end(it)  # It has ended, or its first thread has: there is nothing to go on with.
-            return False
-        others = [one for one in processes[1:] if one is not program]
-        # Once more each time: the end of another process may have woken it.
-        send(program, signal.SIGSTOP)
-        for one in others:
-            send(one, signal.SIGKILL)
+            return
+        send(it.program, signal.SIGSTOP)
         it.usage.cpu.look(processes)
-        return program.state == "T" and not others and not self._trees.unsure
+        it.usage.cpu.renew()
+        self._tell(event="paused", id=it.number)
 
     def _resume(self, it: Cell) -> None:
         if it.program is not None:

@@ -11,7 +11,6 @@ import ast
 import atexit
 import builtins
 import codecs
-import inspect
 import io
 import json
 import linecache
@@ -29,7 +28,6 @@ from toolrl_plugin_python.jail import cell
 from toolrl_plugin_python.jail.settings import JobLimits, Settings
 from toolrl_plugin_python.jail.walls import JobPlace
 
-_REPEAT_SECONDS = 0.25
 _MOST_FRAMES = 12
 _FIRST_FRAMES = 4
 
@@ -49,13 +47,12 @@ class _Frames(traceback.StackSummary):
 class Shown:
     """Writes to stderr."""
 
-    def __init__(self, scratch: str, packages: Sequence[str], memory_mb: int) -> None:
+    def __init__(self, scratch: str, packages: Sequence[str]) -> None:
         self._scratch = os.path.join(scratch, "")  # noqa: PTH118
         self._packages = packages
-        self._memory_mb = memory_mb
 
     def exception(self, error: BaseException) -> None:
-        """A traceback, and what the model should know about the limits of this place."""
+        """A traceback, and for a missing module what can be imported here."""
         if isinstance(error, MemoryError):
             # What filled the memory is mostly held by the frames.
             with suppress(Exception):
@@ -65,13 +62,6 @@ class Shown:
         except BaseException as second:  # noqa: BLE001 - a hostile __str__, no memory left
             text = f"{type(error).__name__} (it can't be shown: {type(second).__name__})\n"
         _write(text + self._hint(error))
-
-    def stopped(self, error: BaseException) -> None:
-        """Where a cell was when its time was over."""
-        with suppress(Exception):
-            frames = self._trimmed(error).stack
-            if frames:
-                _write("Stopped here (most recent call last):\n" + "".join(frames.format()))
 
     def _trimmed(self, error: BaseException) -> traceback.TracebackException:
         whole = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
@@ -87,15 +77,10 @@ class Shown:
         return filename.startswith(("<code>", "<cell ", self._scratch))
 
     def _hint(self, error: BaseException) -> str:
-        if isinstance(error, ModuleNotFoundError):
-            more = f" and these packages: {', '.join(self._packages)}" if self._packages else ""
-            return f"(There is the standard library{more}; nothing else can be installed.)\n"
-        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-        if isinstance(error, PermissionError) and any(name.endswith("/socket.py") for name in files):
-            return "(There is no network here.)\n"
-        if isinstance(error, MemoryError) and self._memory_mb:
-            return f"(The code may use {self._memory_mb} MB of memory.)\n"
-        return ""
+        if not isinstance(error, ModuleNotFoundError):
+            return ""
+        more = f" and these packages: {', '.join(self._packages)}" if self._packages else ""
+        return f"(There is the standard library{more}; nothing else can be installed.)\n"
 
 
 def _write(text: str) -> None:
@@ -108,18 +93,18 @@ def _write(text: str) -> None:
 def run_interpreter(settings: Settings, limits: JobLimits, place: JobPlace) -> int:
     """What the first does: an interpreter in the walls, until it ends. The exit status is the interpreter's, 128 and
     the signal's number where one ended it."""
-    child = cell.inside(settings, limits, place, lambda: serve(settings, limits, place))
+    child = cell.inside(settings, limits, place, lambda: serve(settings, place))
     status = os.waitstatus_to_exitcode(cell.wait_for(child))
     cell.end_others(settings, place)
     return status if status >= 0 else 128 - status
 
 
-def serve(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
+def serve(settings: Settings, place: JobPlace) -> None:
     """Run cells until the run hangs up."""
     channel = os.dup(cell.CHANNEL)
     cell.arrange([0, 1, 2, channel])
     _prepare(settings, place)
-    notebook = Notebook(settings, limits, place.scratch)
+    notebook = Notebook(settings, place.scratch)
     os.write(3, b"ready\n")
     process = os.getpid()
     with open(3, "rb", closefd=False) as requests:
@@ -157,22 +142,17 @@ def _no_input(prompt: object = "") -> NoReturn:
     raise EOFError("input() can't be used here: there is no one to answer. Put the values into the code.")
 
 
-class StoppedError(BaseException):
-    """Raised in a cell when its time is over."""
-
-
 class Notebook:
     """The state between cells."""
 
-    def __init__(self, settings: Settings, limits: JobLimits, scratch: str) -> None:
+    def __init__(self, settings: Settings, scratch: str) -> None:
         self._main = types.ModuleType("__main__")
         sys.modules["__main__"] = self._main
         self._cells = 0
-        self._shown = Shown(scratch, settings.packages, limits.memory_mb)
-        self._loops: Any = None
+        self._shown = Shown(scratch, settings.packages)
 
     def run(self, request: dict[str, Any]) -> str:
-        """Run a cell. The outcome: `ok`, `exception NAME`, `exit STATUS`, or `stopped`."""
+        """Run a cell. The outcome: `ok`, `exception NAME`, or `exit STATUS`."""
         self._cells += 1
         fresh = bool(request["fresh"])
         name = "<code>" if fresh else f"<cell {self._cells}>"
@@ -180,65 +160,37 @@ class Notebook:
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
         streams = _streams()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGALRM, _stop)
-        signal.setitimer(signal.ITIMER_REAL, request["seconds"], _REPEAT_SECONDS)
         try:
-            outcome = self._outcome(source, name, fresh)
+            return self._outcome(source, name, fresh)
         finally:
-            with suppress(BaseException):
-                signal.setitimer(signal.ITIMER_REAL, 0)
             _flush(streams)
-        return outcome
 
     def _outcome(self, source: str, name: str, fresh: bool) -> str:
-        """Run, and show what was raised. The time limit may strike anywhere, also twice."""
+        """Run, and show what was raised."""
         try:
-            try:
-                self._execute(source, name)
-                if fresh:
-                    _finish()
-            except SystemExit as error:
-                return self._exit_outcome(error)
-            except StoppedError as error:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                _begin_line()
-                self._shown.stopped(error)
-                return "stopped"
-            except BaseException as error:  # noqa: BLE001 - whatever a cell raises is shown
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                _begin_line()
-                self._shown.exception(error)
-                name = type(error).__name__  # which may be anything
-                is_plain = name.isascii() and name.isidentifier() and len(name) <= 80
-                return f"exception {name}" if is_plain else "exception"
-        except StoppedError:
-            return "stopped"
+            self._execute(source, name)
+            if fresh:
+                _finish()
+        except SystemExit as error:
+            return self._exit_outcome(error)
+        except BaseException as error:  # noqa: BLE001 - whatever a cell raises is shown
+            self._shown.exception(error)
+            name = type(error).__name__  # which may be anything
+            is_plain = name.isascii() and name.isidentifier() and len(name) <= 80
+            return f"exception {name}" if is_plain else "exception"
         return "ok"
 
     def _execute(self, source: str, name: str) -> None:
-        tree = compile(source, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        tree = ast.parse(source, name)
         last = tree.body[-1] if tree.body else None
-        if not isinstance(last, ast.Expr) or _is_hushed(last, source):
-            self._evaluate(tree, name, "exec")
+        if not isinstance(last, ast.Expr):
+            exec(compile(tree, name, "exec"), self._main.__dict__)
             return
         del tree.body[-1]
-        if tree.body:
-            self._evaluate(tree, name, "exec")
-        value = self._evaluate(ast.Expression(last.value), name, "eval")
+        exec(compile(tree, name, "exec"), self._main.__dict__)
+        value = eval(compile(ast.Expression(last.value), name, "eval"), self._main.__dict__)
         if value is not None:
-            text = repr(value)
-            _begin_line()
-            print(text)
-
-    def _evaluate(self, tree: ast.AST, name: str, mode: str) -> Any:
-        code = compile(tree, name, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # type: ignore[call-overload]
-        value = eval(code, self._main.__dict__)
-        if code.co_flags & inspect.CO_COROUTINE:
-            import asyncio
-
-            self._loops = self._loops or asyncio.Runner()
-            value = self._loops.run(value)
-        return value
+            print(repr(value))
 
     def _exit_outcome(self, error: SystemExit) -> str:
         if error.code is None or isinstance(error.code, int):
@@ -246,10 +198,6 @@ class Notebook:
         with suppress(Exception):
             print(error.code, file=sys.stderr)
         return "exit 1"
-
-
-def _stop(number: int, frame: object) -> None:
-    raise StoppedError
 
 
 def _finish() -> None:
@@ -260,36 +208,9 @@ def _finish() -> None:
     atexit._run_exitfuncs()
 
 
-def _is_hushed(last: ast.Expr, source: str) -> bool:
-    """True where a semicolon follows the last expression."""
-    lines = source.encode().splitlines()
-    line = lines[(last.end_lineno or 1) - 1]
-    return line[last.end_col_offset or 0 :].lstrip().startswith(b";")
-
-
-class _Output(io.FileIO):
-    """What is printed, and whether the last of it ended a line."""
-
-    in_line = False
-
-    def write(self, data: Any, /) -> int:
-        if len(data):
-            self.in_line = data[-1] != 10
-        return super().write(data)
-
-
-def _begin_line() -> None:
-    """What was printed last may not have ended its line; what is shown next begins one."""
-    with suppress(Exception):
-        stream = sys.__stdout__
-        stream.flush()  # type: ignore[union-attr]
-        if stream.buffer.raw.in_line:  # type: ignore[union-attr]
-            stream.write("\n")  # type: ignore[union-attr]
-
-
 def _streams() -> list[io.TextIOBase]:
     """New stdout and stderr on one buffer, so that what goes to them stays in order. A line goes out when it ends."""
-    buffer = io.BufferedWriter(_Output(1, "wb", closefd=False))
+    buffer = io.BufferedWriter(io.FileIO(1, "wb", closefd=False))
     made = []
     for _ in range(2):
         stream = io.TextIOWrapper(

@@ -21,7 +21,7 @@ def look(secret: str, victim: int, module: str, processes: int, *, own_numbers: 
     wrong = list(_wrong(Path(secret), victim, module, own_numbers=own_numbers and os.getppid() == 1))
     if started > processes:
         wrong.append("more processes can be started than are allowed")
-    print(json.dumps({"wrong": wrong, "processes": started > 0, "user": os.getuid()}))
+    print(json.dumps(wrong))
 
 
 def _wrong(secret: Path, victim: int, module: str, *, own_numbers: bool) -> Iterator[str]:

@@ -119,8 +119,6 @@ class Trees:
     """Finds descendants."""
 
     def __init__(self) -> None:
-        self.unsure = False
-        """The last look found a process whose parents went away meanwhile, so that its owner is unknown."""
         self._foreign: set[int] = set()
         self._made = 0.0
 
@@ -138,13 +136,10 @@ class Trees:
         ends = roots | {os.getpid()}
         owners |= dict.fromkeys(self._foreign, None)
         trees: dict[int, list[Process]] = {root: [found[root]] for root in roots if root in found}
-        self.unsure = False
         for pid, process in found.items():
             owner = _owner(pid, found, ends, owners)
             if owner is None:
                 self._foreign.add(pid)
-            elif owner == _UNSURE:
-                self.unsure = self.unsure or process.is_alive
             elif owner in trees and pid != owner and process.is_alive:
                 trees[owner].append(process)
         return trees

@@ -42,4 +42,5 @@ class JobLimits:
     interpreter: bool = True
     """True for an interpreter, which gets a MemoryError; a program's address space is left alone."""
     renewed: bool = False
-    """True for an interpreter that runs several cells: processor time counts for each of them anew."""
+    """True for an interpreter that runs several cells: processor time counts for each of them anew, and it is a single
+    process, so that it can be held still between them."""

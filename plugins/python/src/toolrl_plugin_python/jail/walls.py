@@ -54,7 +54,7 @@ def enter(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
     if settings.mode == NAMESPACES:
         if landlock.version():
             landlock.restrict(["/"], list(mounts.WRITABLE), mounts.DEVICES)
-        seccomp.install(seccomp.Rules(timers=not limits.renewed))
+        seccomp.install(seccomp.Rules(processes=not limits.renewed, timers=not limits.renewed))
         return
     known = landlock.version()
     if known < landlock.NEEDED_ALONE:
@@ -63,7 +63,8 @@ def enter(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
     landlock.restrict([*readable, mounts.ZERO], [place.scratch], mounts.DEVICES, parted)
     apart = place.user is not None
     signals = apart or known >= landlock.SCOPES_SIGNALS
-    seccomp.install(seccomp.Rules(processes=apart, signals=signals, metadata=apart, timers=not limits.renewed))
+    several = apart and not limits.renewed
+    seccomp.install(seccomp.Rules(processes=several, signals=signals, metadata=apart, timers=not limits.renewed))
 
 
 def become(user: int | None) -> None:
