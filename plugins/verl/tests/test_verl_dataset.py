@@ -62,26 +62,21 @@ def test_a_row_of_the_guide(tmp_path: Path) -> None:
 
 
 def test_a_row_with_little(tmp_path: Path) -> None:
-    task = dataset(tmp_path, {"prompt": "Say hi."})[0]
+    """An empty selection means all tools: a column that other rows fill is there in each row."""
+    task = dataset(tmp_path, {"prompt": "Say hi.", "extra_info": {"tool_selection": []}})[0]
     assert [(message.role, message.content) for message in task.messages] == [("user", "Say hi.")]
     assert (task.answer, task.tools, task.tools_kwargs) == (None, None, {})
 
 
-def test_an_empty_selection_means_all_tools(tmp_path: Path) -> None:
-    """verl's code asks whether it is empty, and a column that other rows fill is there in each row."""
-    row = {"prompt": "Say hi.", "extra_info": {"tool_selection": []}}
-    assert dataset(tmp_path, row)[0].tools is None
-
-
 def test_what_is_not_there_is_told_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("")
-    for path in (str(tmp_path), str(tmp_path / "*.jsonl"), str(tmp_path / "a.jsonl")):
+    for path in (str(tmp_path / "*.jsonl"), str(tmp_path / "a.jsonl")):
         VerlDatasetOptions(path=path).check_files()
     (tmp_path / "tools.yaml").write_text("tools: [{class_name: verl.tools.gsm8k_tool.Gsm8kTool, config: {}}]")
     VerlToolOptions(tool_config_path=str(tmp_path / "tools.yaml")).check_files()
     missing = str(tmp_path / "none")
     for options in (
-        VerlDatasetOptions(path=[str(tmp_path), missing]),
+        VerlDatasetOptions(path=[str(tmp_path / "a.jsonl"), missing]),
         VerlToolOptions(tool_config_path=missing),
         VerlToolOptions(function_tool_path=missing),
         VerlRewardOptions(path=missing),
@@ -208,26 +203,6 @@ def test_values_of_numpy_become_plain() -> None:
     assert value == {"list": [{"a": 1}, {"a": ["x", "y"]}], "float": 0.5, "tuple": [1, True]}
     assert type(value["list"]) is list
     assert type(value["list"][0]["a"]) is int
-
-
-def test_a_row_that_says_it_needs_kwargs_and_has_none_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    row = {**ROW, "extra_info": {"need_tools_kwargs": True}}
-    source = dataset(tmp_path, row, row)
-    assert [source[0].tools_kwargs, source[1].tools_kwargs] == [{}, {}]
-    assert len([record for record in caplog.records if "need_tools_kwargs" in record.message]) == 1
-
-
-def test_a_folder_of_files(tmp_path: Path) -> None:
-    (tmp_path / "data" / "part").mkdir(parents=True)
-    for name in ("data/b.jsonl", "data/part/c.jsonl", "data/a.jsonl"):
-        (tmp_path / name).write_text(json.dumps({"prompt": name}) + "\n")
-    (tmp_path / "data" / "README.md").write_text("Not a row.")
-    source = VerlDataset(VerlDatasetOptions(path=str(tmp_path / "data")), make_build_context("verl"))
-    assert [source[n].messages[0].content[-7:] for n in range(3)] == ["a.jsonl", "b.jsonl", "c.jsonl"]
-    with pytest.raises(DataError, match="no file matches"):
-        VerlDataset(VerlDatasetOptions(path=str(tmp_path / "none")), make_build_context("verl"))
 
 
 def test_a_relative_path_begins_at_the_data_files_folder_where_it_leads_somewhere(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from toolrl.tools.results import check_result
 from toolrl.types import Media, ToolResult
 from toolrl_plugin_verl.results import TOOL_REWARD, from_execute, from_function
-from toolrl_plugin_verl.tools import ToolResponse
+from toolrl_plugin_verl.tools.schemas import ToolResponse
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -33,11 +33,6 @@ class ArealTirDataOptions(BaseModel, extra="forbid"):
 class ArealTirParserOptions(BaseModel, extra="forbid"):
     """Options of the parser `areal_tir`."""
 
-    calls: Literal["last", "all"] = Field(
-        "last",
-        description="Of several calls in one turn: `last` runs the last one, as AReaL does, and takes the others as "
-        "text; `all` runs all.",
-    )
     answer_unclosed: bool = Field(
         True,
         description="A call that isn't closed, and a closing tag without its opening, are answered with what was "

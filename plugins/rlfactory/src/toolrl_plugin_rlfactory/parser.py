@@ -18,10 +18,9 @@ from toolrl.parsing import tool_messages
 from toolrl.protocols import BuildContext, ToolParser
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_rlfactory import reading
-from toolrl_plugin_rlfactory.envs import runs_itself
+from toolrl_plugin_rlfactory.envs import runs_itself, shared_env
 from toolrl_plugin_rlfactory.managers import failed, overrides, succeeded
 from toolrl_plugin_rlfactory.options import EnvParserOptions
-from toolrl_plugin_rlfactory.sharing import shared_env
 
 _READS = ("parse_response", "parse_end_flag", "parse_tools")
 _WORDED = re.compile(r"# Execute the tool \S{1,200} (?:successed|failed)\n")
@@ -59,8 +58,6 @@ class RLFactoryParser(ToolParser):
     def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
         """A tool message for each item, in order, worded as RLFactory does."""
         messages = tool_messages(records)
-        if self._options.replies == "plain":
-            return messages
         return [replace(message, content=_reply(record)) for message, record in zip(messages, records, strict=True)]
 
 

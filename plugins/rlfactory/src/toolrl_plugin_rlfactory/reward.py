@@ -16,12 +16,20 @@ from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext
 from toolrl.tools.threads import POOL
 from toolrl.types import Episode, Score
-from toolrl_plugin_rlfactory.envs import DataItem, DataProto, Env, SearchEnv, em_check, extract_solution, targets_of
+from toolrl_plugin_rlfactory.envs import (
+    DataItem,
+    DataProto,
+    Env,
+    SearchEnv,
+    em_check,
+    extract_solution,
+    shared_env,
+    targets_of,
+)
 from toolrl_plugin_rlfactory.loading import call_accepted
 from toolrl_plugin_rlfactory.options import EnvRewardOptions
 from toolrl_plugin_rlfactory.reading import ANSWER, ANSWER_END
-from toolrl_plugin_rlfactory.sharing import shared_env
-from toolrl_plugin_verl.texts import prompt_text, response_text
+from toolrl_plugin_verl.dump import prompt_text, response_text
 
 
 class RLFactoryReward:

@@ -22,12 +22,11 @@ from toolrl.errors import ConfigError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, Reply, ToolSession, Toolset
 from toolrl.tools.threads import POOL
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
-from toolrl_plugin_rlfactory.envs import runs_itself
+from toolrl_plugin_rlfactory.envs import runs_itself, shared_env
 from toolrl_plugin_rlfactory.loading import call_accepted
 from toolrl_plugin_rlfactory.managers import RUNNING, Prompt, RunningCall
 from toolrl_plugin_rlfactory.options import EnvToolOptions
 from toolrl_plugin_rlfactory.reading import dumped
-from toolrl_plugin_rlfactory.sharing import shared_env
 
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -41,14 +40,6 @@ class RLFactoryToolset(Toolset, ToolSession):
         self.env: Any = shared_env(options, context.where or None)
         manager = self.env.tool_manager
         self._specs = tuple(_spec(name, tool, context.where) for name, tool in _named(manager.all_tools))
-        if not self._specs and not runs_itself(self.env):
-            raise ConfigError(
-                f"{type(manager).__name__} has no tool",
-                where=context.where or None,
-                hint="Fill tool_map in _build_tools, or run turns in an execute_actions or a step of your own. MCP "
-                "servers of a mcp_tools.pydata are the toolset mcp's: "
-                "{use: mcp, options: {config: mcp_tools.pydata}}.",
-            )
         _pin(manager)
 
     def names(self) -> Sequence[str]:

@@ -30,10 +30,9 @@ class Examples:
             told = f"the rows of the environment {options.id!r} can't be loaded: {type(error).__name__}: {error}"
             raise DataError(told, where=context.where) from error
         if rows is None:
-            other = "eval" if train else "train"
-            hint = f"Take `split: {other}`, of which `skip` and `limit` give parts."
+            problem = f"the environment {options.id!r} has no {options.split} split"
             raise DataError(
-                f"the environment {options.id!r} has no {options.split} split", where=context.where, hint=hint
+                problem, where=context.where, hint="Take the other, of which `skip` and `limit` give parts."
             )
         last = len(rows) if options.limit is None else min(len(rows), options.skip + options.limit)
         self._rows, self._indices = rows, range(options.skip, last)

@@ -34,23 +34,13 @@ def _load(name: str, args: Mapping[str, Any], where: str | None) -> Any:
             environment = vf.load_environment(name, **args)
         except Exception as error:
             cause = error.__cause__ or error
-            module = name.replace("-", "_").split("/")[-1]
-            if isinstance(cause, ModuleNotFoundError) and f"{module}.".startswith(f"{cause.name}."):
-                hint = "Environments are Python packages: `prime env install OWNER/NAME`, or pip install it."
-                raise ConfigError(f"the environment {name!r} isn't installed", where=where, hint=hint) from error
             told = f"{type(cause).__name__}: {str(cause).strip()}"
-            raise ConfigError(f"the environment {name!r} can't be loaded: {told}", where=where) from error
+            hint = "Environments are Python packages: `prime env install OWNER/NAME`, or pip install it."
+            raise ConfigError(f"the environment {name!r} can't be loaded: {told}", where=where, hint=hint) from error
     if environment.requires_group_rollouts:
-        functions = [it.__name__ for it in _functions(environment.rubric) if environment.rubric._is_group_func(it)]
         raise ConfigError(
-            f"the rubric of {name!r} compares the rollouts of a group ({', '.join(functions)}), and toolrl has each "
-            "rollout scored when it ends",
+            f"the rubric of {name!r} compares the rollouts of a group, and toolrl has each scored when it ends",
             where=where,
             hint="Rewards that compare episodes are written as a reward function with `score_group`.",
         )
     return environment
-
-
-def _functions(rubric: Any) -> list[Any]:
-    own = list(rubric.funcs)
-    return own + [it for part in getattr(rubric, "rubrics", ()) for it in _functions(part)]

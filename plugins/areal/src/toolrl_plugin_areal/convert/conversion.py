@@ -8,15 +8,49 @@ from typing import Any
 
 from toolrl.errors import ConfigError
 from toolrl_common.conversion import Conversion, Reading, merged, read_script, read_text
-from toolrl_plugin_areal.convert.tables import DEFAULTS, REASONS
 
 _HINT = "Give the YAML of AReaL's TIR example, or its start script."
+
+DEFAULTS: dict[str, Any] = {
+    "seed": 1,
+    "total_train_epochs": 1,
+    "gconfig.n_samples": 1,
+    "gconfig.max_new_tokens": 16384,
+    "gconfig.temperature": 1.0,
+    "gconfig.top_p": 1.0,
+    "gconfig.top_k": 100_000_000,
+    "actor.dtype": "bfloat16",
+    "actor.gradient_checkpointing": False,
+    "actor.optimizer.type": "adam",
+    "actor.optimizer.lr": 0.001,
+    "actor.optimizer.weight_decay": 0.01,
+    "actor.optimizer.beta1": 0.9,
+    "actor.optimizer.beta2": 0.999,
+    "actor.optimizer.eps": 1e-08,
+    "actor.optimizer.min_lr_ratio": 0.0,
+    "actor.optimizer.lr_scheduler_type": "constant",
+    "actor.optimizer.warmup_steps_proportion": 0.001,
+    "actor.optimizer.gradient_clipping": 1.0,
+    "actor.ppo_n_minibatches": 4,
+    "actor.eps_clip": 0.2,
+    "actor.reward_scaling": 1.0,
+    "actor.reward_bias": 0.0,
+    "actor.kl_ctl": 0.1,
+    "train_dataset.batch_size": 1,
+    "train_dataset.shuffle": True,
+    "tir.max_turns": 2,
+    "tir.max_length": 3000,
+    "tir.tool_timeout": 30,
+    "tir.enable_tools": "python",
+    "tir.is_chat_model": False,
+}
+"""Those of AReaL's own defaults that decide what a run does; a config that leaves them out means them."""
 
 
 class ArealConversion(Conversion):
     """A null is AReaL's default, unless `null` asks for it."""
 
-    system, defaults, reasons = "AReaL", DEFAULTS, REASONS
+    system, defaults = "AReaL", DEFAULTS
 
     def get(self, *keys: str, default: Any = None) -> Any:
         """What the user gave, else AReaL's default."""

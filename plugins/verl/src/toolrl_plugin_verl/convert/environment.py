@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
-from toolrl_common.conversion import Conversion, user_path
-from toolrl_plugin_verl.convert.look import look_at_python, look_at_tools
+from toolrl.errors import ConfigError
+from toolrl_common.conversion import Conversion, expanded, lose_imports, user_path
+from toolrl_common.references import kept
+from toolrl_plugin_verl.imports import check_module, own_file, own_spec, search_folders, stand_in
+from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 
 _MULTI = "actor_rollout_ref.rollout.multi_turn"
 _PARSERS = {
@@ -17,21 +22,6 @@ _PARSERS = {
     "qwen3_coder": "qwen3_coder",
     "qwen3_xml": "qwen3_coder",
 }
-_RENDERERS = {
-    "gpt-oss": "gpt-oss",
-    "gpt_oss": "gpt-oss",
-    "llama3": "llama-3",
-    "llama3_json": "llama-3",
-    "glm": "auto",
-    "glm45": "glm-4.5",
-    "kimi": "auto",
-    "kimi_k2": "kimi-k2",
-    "deepseekv3": "deepseek-v3",
-    "deepseek_v4": "deepseek-v4",
-    "minimax": "minimax-m2",
-    "gemma4": "gemma4",
-}
-"""verl's formats to the renderer of the plugin `renderers`; `auto` where one format is that of several families."""
 _TOOL_FILES = (
     f"{_MULTI}.tool_config_path",
     f"{_MULTI}.tool_config",
@@ -62,108 +52,63 @@ def environment(settings: Conversion) -> dict[str, Any]:
 def _language(settings: Conversion) -> dict[str, Any]:
     """Parser and chat format."""
     form = str(settings.get(f"{_MULTI}.format"))
-    if form in _RENDERERS:
-        return _rendered(settings, _RENDERERS[form])
+    if form not in _PARSERS:
+        settings.lose(f"{_MULTI}.format", "the plugin `renderers` reads and writes calls, chosen by the model's name")
+        return {"parser": "renderers", "chat_format": "renderers"}
     kwargs = {**settings.section("data.apply_chat_template_kwargs")}
     options = {"template_kwargs": kwargs} if kwargs else {}
-    if form not in _PARSERS:
-        settings.lose(f"{_MULTI}.format", f"{form!r} isn't there; the config reads calls as hermes")
     chat: Any = {"use": "template", "options": options} if options else "template"
-    return {"parser": _PARSERS.get(form, "hermes"), "chat_format": chat}
-
-
-def _rendered(settings: Conversion, renderer: str) -> dict[str, Any]:
-    settings.remark("environments.default: the plugin `renderers` reads and writes this model's calls")
-    if renderer == "auto":
-        settings.remark(
-            "environments.default.parser, .chat_format: name the renderer of a model in a folder of yours, as in "
-            "{use: renderers, options: {renderer: glm-5}}; `toolrl doctor renderers` knows which there are"
-        )
-    for key in settings.section("data.apply_chat_template_kwargs"):
-        settings.lose(
-            f"data.apply_chat_template_kwargs.{key}",
-            "an argument of the model's chat template; the plugin `renderers` has `options` of its own",
-        )
-    use: Any = "renderers" if renderer == "auto" else {"use": "renderers", "options": {"renderer": renderer}}
-    return {"parser": use, "chat_format": use}
+    return {"parser": _PARSERS[form], "chat_format": chat}
 
 
 def _tools(settings: Conversion) -> list[dict[str, Any]]:
     config = settings.get(*_TOOL_FILES)
     functions = settings.get(f"{_MULTI}.function_tool_path", "data.function_tool_path")
-    policy = _policy(settings, used=bool(config or functions))
+    for place in _TOOL_FILES:
+        for key in settings.section(place):
+            settings.lose(f"{place}.{key}", f"name the tools' YAML by {_MULTI}.tool_config_path")
+    policy = _policy(settings)
     options: dict[str, Any] = {}
     if isinstance(config, str) and config:
         options["tool_config_path"] = user_path(config)
-        look_at_tools(options["tool_config_path"], settings)
+        _look_at_tools(options["tool_config_path"], settings)
     if isinstance(functions, str) and functions:
         options["function_tool_path"] = user_path(functions)
-        look_at_python(options["function_tool_path"], settings)
+        _look_at_python(options["function_tool_path"], settings)
     if not options:
         return []
-    settings.remark(
-        "environments.default.tools: as in verl, what the tools give as rewards reaches compute_score and isn't added "
-        "to the score; with `step_rewards: true` and without `weight: 0` it is"
-    )
     tool: dict[str, Any] = {"use": "verl", "options": {**options, "step_rewards": False}, "weight": 0.0}
-    settings.remark("policy.timeout: verl lets a call take as long as it likes; here it is stopped after 300 s")
     if policy:
         tool["policy"] = policy
     return [tool]
 
 
-def _policy(settings: Conversion, *, used: bool) -> dict[str, Any]:
+def _policy(settings: Conversion) -> dict[str, Any]:
     policy: dict[str, Any] = {}
-    length, side = f"{_MULTI}.max_tool_response_length", f"{_MULTI}.tool_response_truncate_side"
-    characters, given = settings.whole(length, default=0), str(settings.get(side))
+    length, calls = f"{_MULTI}.max_tool_response_length", f"{_MULTI}.max_parallel_calls"
+    characters, side = settings.whole(length, default=0), settings.get(f"{_MULTI}.tool_response_truncate_side")
     if settings.given(length) and characters > 0:
-        tokens = math.ceil(characters / CHARACTERS_A_TOKEN)
-        policy["max_output_tokens"] = tokens
-        settings.remark(
-            f"policy.max_output_tokens: verl cuts answers to {characters} characters, here tokens count: {tokens}"
-        )
-    elif used:
-        settings.remark("policy.max_output_tokens: verl cuts answers to 256 characters by default, here to 1024 tokens")
-    if given in ("left", "right"):
-        policy["truncate"] = "tail" if given == "left" else "head"
-        settings.remark(
-            f"policy.truncate: `{given}` as verl 0.9.1 means it, which keeps the {policy['truncate']} of an answer"
-        )
-    calls = f"{_MULTI}.max_parallel_calls"
+        policy["max_output_tokens"] = math.ceil(characters / CHARACTERS_A_TOKEN)
+    if side in ("left", "right"):  # As verl 0.9.1 means it: `left` cuts there.
+        policy["truncate"] = "tail" if side == "left" else "head"
     most = settings.whole(calls, default=0)
     if settings.given(calls) and most > 0:
         policy["max_calls_per_turn"] = most
-        settings.remark(
-            "policy.max_calls_per_turn: further calls of a turn are answered as too many; verl drops them unseen"
-        )
-    elif used:
-        settings.remark("all calls of a turn are run; verl runs max_parallel_calls of them, 1 by default")
     return policy
 
 
 def _max_turns(settings: Conversion, tools: bool) -> int:
     # The first guides write `multi_turn: True`.
     enabled = settings.flag(_MULTI) or settings.flag(f"{_MULTI}.enable")
-    loop = settings.get("actor_rollout_ref.rollout.agent.default_agent_loop")
-    if loop not in ("single_turn_agent", "tool_agent"):
-        settings.lose(
-            "actor_rollout_ref.rollout.agent.default_agent_loop",
-            f"{loop!r} is an agent loop of your own; turns are toolrl's",
-        )
-    if tools and loop == "single_turn_agent":
-        settings.remark(
-            "environments.default.tools: all rows have them; verl 0.9.1 runs those of rows whose `agent_name`, or else "
-            "`default_agent_loop`, is tool_agent"
-        )
+    loop = "actor_rollout_ref.rollout.agent.default_agent_loop"
+    if settings.get(loop) not in ("single_turn_agent", "tool_agent"):
+        settings.lose(loop)
     given = settings.whole(f"{_MULTI}.max_assistant_turns", f"{_MULTI}.max_turns", default=0)
     users = settings.whole(f"{_MULTI}.max_user_turns", default=0)
     limits = [limit for limit in (given, users + 1 if users > 0 else 0) if limit > 0]
     if limits:
         return min(limits)
-    if not tools and not enabled:
-        return 1
-    settings.remark(f"environments.default.max_turns: verl sets no limit; here it is {NO_LIMIT}")
-    return NO_LIMIT
+    return NO_LIMIT if tools or enabled else 1
 
 
 def _reward(settings: Conversion) -> Any:
@@ -175,21 +120,18 @@ def _reward(settings: Conversion) -> Any:
         **settings.section("reward.custom_reward_function.reward_kwargs"),
     }
     if settings.flag("reward_model.enable", "reward.reward_model.enable"):
-        settings.lose("reward_model.enable", "there is no reward model; the config scores by function alone")
+        settings.lose("reward_model.enable", "the config scores by function alone")
     manager = settings.get("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
     if manager not in (None, "naive", "batch", "prime", "dapo"):
-        settings.lose("reward_model.reward_manager", f"what the reward manager {manager!r} adds to the score")
+        settings.lose("reward_model.reward_manager")
     sandbox = _sandbox(settings)
     if isinstance(path, str) and path:
         options["path"] = user_path(path)
-        look_at_python(options["path"], settings)
+        _look_at_python(options["path"], settings)
         if isinstance(name, str) and name and name != "compute_score":
             options["name"] = name
         if kwargs:
             options["reward_kwargs"] = kwargs
-        settings.remark(
-            "rewards: compute_score gets what the model wrote; with `solution: response` tool answers, too, as in verl"
-        )
     elif sandbox:
         options["sandbox_fusion"] = sandbox
     return {"use": "verl", "options": options} if options else "verl"
@@ -204,3 +146,39 @@ def _sandbox(settings: Conversion) -> dict[str, Any]:
         if sandbox and value > 0:
             sandbox[key] = value
     return sandbox
+
+
+# What the files hold that a config names.
+
+
+def _look_at_tools(path: str, settings: Conversion) -> None:
+    """Note classes that aren't there, and what they import that isn't."""
+    if not Path(expanded(path)).is_file():
+        settings.remark(f"tool_config_path: {path} isn't here; it has to be where the run starts")
+        return
+    try:
+        entries = read_tool_yaml(expanded(path), kept)
+    except ConfigError as error:
+        settings.lose("tool_config_path", str(error))
+        return
+    for entry in entries:
+        _look_at_class(entry, settings)
+
+
+def _look_at_class(entry: ToolYamlEntry, settings: Conversion) -> None:
+    name = entry.class_name or ""
+    own = own_file(name, ()) if name and entry.type != "mcp" else None
+    if own is not None:
+        _look_at_python(own, settings)
+    elif entry.type == "native":
+        try:
+            check_module(name, (), entry.place)
+        except ConfigError as error:
+            settings.lose(name, str(error))
+
+
+def _look_at_python(path: str, settings: Conversion) -> None:
+    installed = PathFinder.find_spec("verl")
+    if installed is None or installed.origin is None:
+        folders = search_folders(())
+        lose_imports(path, "verl", lambda name: bool(own_spec(name, folders) or stand_in(name)), settings)

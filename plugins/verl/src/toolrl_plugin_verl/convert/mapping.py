@@ -9,7 +9,6 @@ from typing import Any
 from toolrl_common.conversion import SMALLEST, Conversion, Number, count, count_rows, listed, user_path
 from toolrl_plugin_verl.convert.algorithm import LENGTH, algorithm
 from toolrl_plugin_verl.convert.environment import environment
-from toolrl_plugin_verl.files import data_files
 
 _ACTOR = "actor_rollout_ref.actor"
 _OPTIM = f"{_ACTOR}.optim"
@@ -52,9 +51,8 @@ def _model(settings: Conversion) -> dict[str, Any]:
         model["lora"] = {**rank, **_lora(settings)}
     if settings.given(f"{_ROLLOUT}.name"):
         name = settings.get(f"{_ROLLOUT}.name")
-        more = ": `engine: vllm` comes with toolrl-plugin-vllm" if name == "vllm" else ""
         settings.remark(
-            f"engine: verl's is {name!r}; here it is `transformers`, the embedded one, unless you name another{more}"
+            f"engine: verl's is {name!r}; here it is `transformers`, the embedded one, unless you name another"
         )
     return model
 
@@ -76,8 +74,7 @@ def _data(settings: Conversion) -> dict[str, Any]:
         given = [user_path(path) for path in listed(settings.get(files))]
         paths = [path for path in given if "://" not in path]
         if len(paths) < len(given):
-            remote = next(path for path in given if path not in paths)
-            settings.lose(files, f"{remote} isn't on this machine; copy it here and name the copy")
+            settings.lose(files, "copy remote files to this machine, and name the copies")
         if paths:
             options = {"path": paths[0] if len(paths) == 1 else paths, **columns, **most}
             sources[ours] = {"use": "verl", "options": options}
@@ -91,12 +88,6 @@ def _data(settings: Conversion) -> dict[str, Any]:
 def _rollout(settings: Conversion) -> dict[str, Any]:
     response = settings.whole(*LENGTH, least=1)
     prompt = settings.whole("data.max_prompt_length", f"{_ROLLOUT}.prompt_length", least=1)
-    settings.remark(
-        f"rollout.max_episode_tokens: verl's max_prompt_length and max_response_length, {prompt} + {response} tokens, "
-        "all turns and tool answers included"
-    )
-    if str(settings.get(f"{_ROLLOUT}.do_sample")).lower() == "false":
-        settings.lose(f"{_ROLLOUT}.do_sample", "episodes of training are sampled: equal ones teach nothing")
     return {
         "max_turn_tokens": response,
         "max_episode_tokens": prompt + response,
@@ -144,7 +135,7 @@ def _optimizer(settings: Conversion, steps: int) -> dict[str, Any]:
         Number("weight_decay", (f"{_OPTIM}.weight_decay",)),
         Number("max_grad_norm", (f"{_ACTOR}.grad_clip", f"{_OPTIM}.clip_grad"), least=SMALLEST),
     )
-    result["betas"] = _betas(settings)
+    result["betas"] = settings.get(f"{_OPTIM}.betas")
     warmup = settings.whole(f"{_OPTIM}.lr_warmup_steps")
     share = settings.number(f"{_OPTIM}.lr_warmup_steps_ratio", most=1.0)
     if warmup < 0 and share:
@@ -155,24 +146,14 @@ def _optimizer(settings: Conversion, steps: int) -> dict[str, Any]:
     if schedule == "cosine":
         result |= {"schedule": "cosine", "min_rate": settings.number(f"{_OPTIM}.min_lr_ratio", most=1.0)}
     elif schedule not in (None, "constant"):
-        settings.lose(f"{_OPTIM}.lr_scheduler_type", f"{schedule!r} isn't there; the rate stays constant")
+        settings.lose(f"{_OPTIM}.lr_scheduler_type")
     settings.get(f"{_OPTIM}.min_lr_ratio", f"{_OPTIM}.total_training_steps")  # Of other schedules.
     return result
 
 
-def _betas(settings: Conversion) -> list[float]:
-    key = f"{_OPTIM}.betas"
-    value = settings.get(key)
-    if isinstance(value, list) and len(value) == 2 and all(type(it) in (int, float) and 0 <= it < 1 for it in value):
-        return [float(item) for item in value]
-    default: list[float] = settings.defaults[key]
-    settings.lose(key, f"{str(value)[:40]} aren't two numbers below 1; the config has {default}")
-    return default
-
-
 def _steps(settings: Conversion, batch: int) -> int:
     limit = settings.whole("data.train_max_samples")
-    rows = count_rows(settings.get("data.train_files"), data_files)
+    rows = count_rows(settings.get("data.train_files"))
     return settings.steps(
         settings.whole("trainer.total_training_steps", default=-1),
         settings.whole("trainer.total_epochs", least=1),
@@ -195,7 +176,7 @@ def _evaluation(settings: Conversion) -> dict[str, Any]:
     if result["temperature"]:  # A greedy sample isn't truncated.
         result |= {key: value for key, value in own.items() if value != sampled[key]}
     if not settings.flag("trainer.val_before_train") and settings.get("data.val_files"):
-        settings.lose("trainer.val_before_train", "a run with `data.eval` is evaluated at its start")
+        settings.lose("trainer.val_before_train")
     if settings.flag("trainer.val_only"):
         settings.lose("trainer.val_only", "evaluate without training by `toolrl eval`, with this config")
     return result
