@@ -32,7 +32,6 @@ def test_the_last_call_is_run_and_the_others_are_text() -> None:
     assert read(turn) == ["print(a)"]
     assert turn.content == "```python\na = 1\n```\nthen\n"
     assert turn.status == "calls"
-    assert read(parse(TWO, calls="all")) == ["a = 1", "print(a)"]
     assert read(parse(f"<calculator>1</calculator>\n{TWO}\n<calculator>2</calculator>")) == ["2"]
 
 

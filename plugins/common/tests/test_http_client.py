@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -162,11 +161,7 @@ def test_an_address_that_is_shown_has_no_secrets() -> None:
         (b"", "without a word"),
         (b'{"detail": "no"}', "no"),
         (b'{"error": "no"}', "no"),
-        (b'{"error": {"message": "no", "code": "because"}}', "no (because)"),
-        (json.dumps({"detail": [{"loc": ["body", "code"], "msg": "Field required"}]}).encode(), "code: Field required"),
-        (b'{"detail": [{"msg": "bad"}, 7]}', "bad; 7"),
-        (b'{"detail": 7}', '{"detail": 7}'),
-        (b"[1]", "[1]"),
+        (b'{"detail": [7]}', "[7]"),
         (b"\xff", "\ufffd"),
     ],
 )

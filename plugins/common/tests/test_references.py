@@ -36,7 +36,6 @@ def resolve(tree: Any) -> Any:
         ("n=${a.b}", "n=3"),
         ("${oc.select:a.none,5}", 5),
         ("${oc.select:a.none}", None),
-        ("${oc.decode:[1, 2]}", [1, 2]),
         ("\\${KEY}", "${KEY}"),
         ("${TRICK}", "${oc.env:KEY}"),
         ("no reference", "no reference"),

@@ -9,7 +9,7 @@ import pytest
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_rlfactory import envs, managers
-from toolrl_plugin_rlfactory.convert.command import RLFactoryConvert
+from toolrl_plugin_rlfactory.convert import RLFactoryConvert
 from toolrl_plugin_rlfactory.loading import load_class
 
 SEARCH = """

@@ -31,14 +31,6 @@ def kinds(text: str, **options: Any) -> list[str]:
     return [item.name if isinstance(item, ToolCall) else item.kind for item in parsed(text, **options).items]
 
 
-def test_calls_stand_between_content() -> None:
-    turn = parsed(f"a{CALL}b{CALL}c")
-    assert [(item.name, item.raw) for item in turn.items] == [("search", CALL)] * 2
-    assert isinstance(turn.items[0], ToolCall)
-    assert turn.items[0].arguments == {"query": "Oslo"}
-    assert (turn.content, turn.status, turn.answer) == ("abc", "calls", None)
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
@@ -175,8 +167,6 @@ def test_answers_are_worded_as_there() -> None:
         "# Execute the tool search successed\nx",
         EXTRACT,
     ]
-    plain = RLFactoryParser(EnvParserOptions(replies="plain")).render_results(records)
-    assert plain[0].content == "717710"
 
 
 def test_a_manager_of_ones_own_reads_the_turn() -> None:
@@ -193,26 +183,6 @@ def test_a_manager_of_ones_own_reads_the_turn() -> None:
     ]
 
 
-def test_a_manager_that_runs_turns_is_asked_for_answers_only(tmp_path: Path) -> None:
-    options = {"tool_manager": f"{GUIDE}:SearchTagManager"}
-    assert parsed("<search>Oslo</search>", **options) == ParsedTurn(content="<search>Oslo</search>")
-    assert parsed("<answer> 1 </answer>", **options).answer == "1"
-    (tmp_path / "raising.py").write_text(
-        "from toolrl_plugin_rlfactory.managers import ToolManager\n"
-        "class Raising(ToolManager):\n"
-        "    def parse_response(self, response_content):\n        raise ValueError('no tags')\n"
-        "    def execute_actions(self, responses):\n        raise AssertionError\n"
-    )
-    (item,) = parsed("x", tool_manager=f"{tmp_path}/raising.py:Raising").items
-    assert isinstance(item, CallError)
-    assert "no tags" in item.message
-
-
-def test_a_manager_that_reads_as_rlfactory_does_is_not_asked() -> None:
-    turn = parsed(f"a{CALL}", tool_manager=f"{GUIDE}:CityManager")
-    assert turn.items[0].raw == CALL
-
-
 @pytest.mark.parametrize(
     ("reference", "says"),
     [
@@ -227,7 +197,6 @@ def test_a_class_that_is_not_there(reference: str, says: str) -> None:
 
 
 def test_options_that_can_not_be() -> None:
-    with pytest.raises(ValueError, match="give qwen3, qwen2_5, llama3, centralized_qwen3, adaptive"):
-        EnvParserOptions(tool_manager="qwen2_5_vl")
-    with pytest.raises(ValueError, match="module:Class"):
-        EnvParserOptions(env="search")
+    for options in ({"tool_manager": "qwen2_5_vl"}, {"env": "search"}):
+        with pytest.raises(ValueError, match="should match pattern"):
+            EnvParserOptions(**options)

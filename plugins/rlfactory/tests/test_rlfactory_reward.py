@@ -125,30 +125,6 @@ def test_an_env_with_tensors_and_a_verifying_tool(tmp_path: Path) -> None:
     assert "correct" not in found.metrics
 
 
-BATCH = """
-import torch
-from toolrl_plugin_rlfactory.envs import Env
-
-class Mine(Env):
-    def _compute_score_with_rules(self, data, tokenizer, if_val=False):
-        rows = data.non_tensor_batch["reward_model"]
-        right = [float(rows[i]["ground_truth"]["target"] == ["x"]) for i in range(len(data))]
-        assert data.batch["attention_mask"].shape == (len(data), data[0].batch["input_ids"].shape[-1])
-        data.meta_info.update({"reward/right": right})
-        return torch.tensor(data.meta_info["reward/right"]).view(len(data), 1)
-"""
-
-
-def test_an_env_that_reads_the_whole_batch(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "env_of_batches.py").write_text(BATCH)
-    reward = RLFactoryReward(
-        EnvRewardOptions(env=f"{tmp_path}/env_of_batches.py:Mine"), make_build_context("rlfactory")
-    )
-    found = asyncio.run(reward.score(make_episode("a turn", task=make_task(answer={"target": ["x"]}))))
-    assert found.value == 1.0
-
-
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -185,13 +161,6 @@ def test_an_env_that_asks_a_reward_model_is_refused(tmp_path: Path) -> None:
         RLFactoryReward(EnvRewardOptions(env=f"{file}:Judged"), make_build_context("rlfactory"))
     reward = RLFactoryReward(EnvRewardOptions(env=f"{file}:Both"), make_build_context("rlfactory"))
     assert asyncio.run(reward.score(make_episode("x"))).value == 1.0
-
-
-def test_options_that_do_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="step_rewards"):
-        EnvRewardOptions(factor=0.1)
-    with pytest.raises(ValueError, match="SearchEnv"):
-        EnvRewardOptions(env="a:B", format_score=0.0)
 
 
 def test_a_reward_model_is_refused() -> None:

@@ -27,31 +27,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-MANAGER = """
-import re
-
-from envs.tool_manager.base_manager import ToolManager
-
-
-class TagsManager(ToolManager):
-    def _build_tools(self):
-        self.functions, self.tool_map = [], {}
-
-    @property
-    def all_tools(self):
-        return self.tool_map
-
-    def parse_response(self, response_content):
-        found, answer = self.parse_end_flag(response_content)
-        if found:
-            return "answer", answer
-        return "actions", [{"name": "search", "args": response_content}]
-
-    def execute_actions(self, responses):
-        read = [self.parse_response(response_content=response) for response in responses]
-        told = [[{"role": "user", "content": "<information>Oslo</information>"}] for _ in read]
-        return [action for action, _ in read], told
-"""
 ENV = """
 from verl import DataProto
 
@@ -89,16 +64,15 @@ def rolled_out(folder: Path, model: Path, capsys: pytest.CaptureFixture[str], *m
     return facts
 
 
-def test_a_converted_config_with_classes_of_ones_own_rolls_out(
+def test_a_converted_config_with_an_env_of_ones_own_rolls_out(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_plugins()
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "envs" / "tool_manager").mkdir(parents=True)
-    (tmp_path / "envs" / "tool_manager" / "tags_manager.py").write_text(MANAGER)
+    (tmp_path / "envs").mkdir()
     (tmp_path / "envs" / "mine.py").write_text(ENV)
     env = "actor_rollout_ref.env"
-    own = [f"{env}.name=mine", f"{env}.tool_manager=tags", f"{env}.config_path=null", f"{env}.worth=7"]
+    own = [f"{env}.name=mine", f"{env}.config_path=null", f"{env}.worth=7"]
     facts = rolled_out(tmp_path, model, capsys, *own, "trainer.experiment_name=mine")
     # The Env's own score, with the `worth` of its config, and its credit for each turn.
     assert facts["reward/mean"] == pytest.approx(7 + 0.1 * facts["turns/mean"])

@@ -22,7 +22,7 @@ from typing import Any
 from toolrl.errors import ConfigError
 from toolrl_common.user_classes import accepted
 from toolrl_plugin_rlfactory.loading import load_class, manager_class
-from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager, overrides
+from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager
 from toolrl_plugin_rlfactory.options import EnvOptions
 from toolrl_plugin_rlfactory.reading import last_answer
 
@@ -119,12 +119,6 @@ class Env:
 
 
 BaseEnv = Env
-_RUNS = ("execute_actions", "execute_all_tools", "_execute_tool_batch")
-
-
-def runs_itself(env: Any) -> bool:
-    """Whether classes of the user's run what stands in a turn in a way of their own."""
-    return overrides(env.tool_manager, _RUNS) or type(env).step is not Env.step
 
 
 class SearchEnv(Env):

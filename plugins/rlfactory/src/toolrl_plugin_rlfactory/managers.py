@@ -200,9 +200,9 @@ class ToolManager:
     def get_prompt(
         self, input_data: Any, tokenizer: Any = None, mode: str = "initial", add_generation_prompt: bool = True,
         **kwargs: Any,
-    ) -> Prompt:  # fmt: skip
-        """Messages for the next turn. The run's chat format writes them, so here they stay what they are."""
-        return Prompt(input_data)
+    ) -> str:  # fmt: skip
+        """The contents of messages for the next turn; the run's chat format writes them."""
+        return joined(input_data)
 
 
 QwenManager = Qwen25Manager = Llama3Manager = ToolManager
@@ -230,19 +230,10 @@ def overrides(manager: Any, names: Sequence[str]) -> bool:
     return any(getattr(type(manager), name, None) is not getattr(ToolManager, name) for name in names)
 
 
-class Prompt(str):
-    """The text of messages, with the messages."""
-
-    messages: tuple[tuple[str, str], ...]
-    """Role and content of each."""
-
-    def __new__(cls, input_data: Any) -> Prompt:
-        items = input_data if isinstance(input_data, list | tuple) else [input_data]
-        said = [item if isinstance(item, Mapping) else {"content": item} for item in items]
-        messages = tuple((str(item.get("role", "tool")), str(item.get("content", ""))) for item in said)
-        made = super().__new__(cls, "\n".join(content for _, content in messages))
-        made.messages = messages
-        return made
+def joined(input_data: Any) -> str:
+    """The contents of a message, or of several."""
+    items = input_data if isinstance(input_data, list | tuple) else [input_data]
+    return "\n".join(str(item.get("content", "")) if isinstance(item, Mapping) else str(item) for item in items)
 
 
 def succeeded(name: str, args: Any, result: str) -> str:

@@ -128,8 +128,6 @@ def _algorithm(settings: ArealConversion) -> dict[str, Any]:
 
 def _advantage(settings: ArealConversion) -> dict[str, str]:
     """What is taken off a reward, and what the difference is divided by."""
-    if settings.flag("actor.group_reward_norm"):
-        return {"scale": "std"}
     norm = "actor.reward_norm" if settings.given("actor.reward_norm") else "actor.adv_norm"
     mean, deviation = (_level(settings, norm, of) for of in ("mean", "std"))
     if mean not in ("group", "batch"):
