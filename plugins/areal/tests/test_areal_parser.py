@@ -40,12 +40,8 @@ def test_the_last_call_is_run_and_the_others_are_text() -> None:
     [
         ("```python\nprint(1)\n```\n<python>print(2)</python>", "print(2)"),
         ("<python>print(2)</python>\n```python\nprint(1)\n```", "print(1)"),
-        ("<calculator>1</calculator>, <calculator>2</calculator>", "2"),
         ("<calculator>1</calculator>\n```python\nprint(1)\n```\nand", "print(1)"),
         ("```\nprint(1)\n```", None),
-        ("```output\n3\n```", None),
-        ("```json\n{}\n```", None),
-        ("``python\nprint(1)\n``", None),
         ("<think>```python\nprint(1)\n```</think>no", None),
         ("<python>print(1)</calculator>", "!unclosed"),
         ("<calculator> </calculator>", "!empty"),
@@ -53,13 +49,6 @@ def test_the_last_call_is_run_and_the_others_are_text() -> None:
 )
 def test_which_of_several_is_run(text: str, found: str | None) -> None:
     assert read(parse(text)) == ([] if found is None else [found])
-
-
-def test_a_call_that_cannot_be_read_is_answered_where_nothing_else_is_called() -> None:
-    assert read(parse("```python\nprint(1)")) == ["!unclosed"]
-    assert read(parse("```python\n```")) == ["!empty"]
-    assert read(parse("</calculator>")) == ["!stray_close"]
-    assert read(parse("<calculator>1</calculator> <python>x")) == ["1"]
 
 
 def test_unclosed_calls_may_be_text() -> None:

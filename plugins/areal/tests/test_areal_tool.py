@@ -187,7 +187,6 @@ def test_the_markers_that_the_parser_knows_stay_its_own(folder: Path) -> None:
     [
         ("unit_tools.unit_tool:BrokenTool", "can't be made: RuntimeError: no licence"),
         ("unit_tools.unit_tool:closed", "has no tool_type"),
-        ("unit_tools.unit_tool:Nothing", "has no 'Nothing'"),
         ("unit_tools.nowhere:Nothing", "can't be imported: ModuleNotFoundError"),
     ],
 )

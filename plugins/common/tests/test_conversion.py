@@ -65,9 +65,7 @@ def test_what_was_lost_is_printed_and_stands_in_the_file(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "words",
     [
-        ("a.yaml", "extra=1", "-o", "b.yaml", "--force"),
         ("a.yaml", "-o", "b.yaml", "--force", "extra=1"),
-        ("-o", "b.yaml", "a.yaml", "--force", "extra=1"),
         ("--force", "a.yaml", "extra=1", "--out=b.yaml"),
     ],
 )
@@ -99,11 +97,6 @@ def test_no_file_is_written_over() -> None:
         run("a.yaml")
     assert Path("a.toolrl.yaml").read_text() == "mine"
     assert run("a.yaml", "--force") == 0
-
-
-def test_a_place_that_cannot_be_written_is_told() -> None:
-    with pytest.raises(ConfigError, match="can't be written"):
-        run("a.yaml", "--out", "missing/b.yaml")
 
 
 def other(*overrides: str, **tree: Any) -> Other:

@@ -98,18 +98,6 @@ def test_a_connection_that_breaks(stub: HttpStub, reply: HttpReply) -> None:
         ask(stub.url)
 
 
-async def test_something_else_than_http() -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with server, Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as client:
-        with pytest.raises(ToolError):
-            await client.post({}, seconds=60)
-
-
 def test_no_answer_in_time(stub: HttpStub) -> None:
     gate = threading.Event()
     stub.answer = lambda request: HttpReply(gate.wait(60))

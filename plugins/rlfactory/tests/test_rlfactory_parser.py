@@ -66,8 +66,6 @@ def test_pieces_of_blanks_are_passed_over_unless_there_is_nothing_else() -> None
 
 def test_what_cannot_be_read_hides_no_answer() -> None:
     assert parsed('<tool_call>{"name": "a" <answer>Oslo</answer>').answer == "Oslo"
-    assert parsed("<tool_call>{</tool_call><answer>Oslo</answer>").answer == "Oslo"
-    assert parsed("<tool_call>so <answer>Oslo</answer></tool_call>").answer == "Oslo"
     assert parsed("<answer>a</tool_call>b</answer>").answer == "a</tool_call>b"
 
 
@@ -101,13 +99,6 @@ def test_thinking_is_no_place_for_calls_but_for_whole_text() -> None:
     turn = parsed(f"hm {CALL}</think>{CALL}", thinking=True)
     assert (turn.reasoning, len(turn.items)) == (f"hm {CALL}", 1)
     assert parsed("hm", thinking=True).reasoning == "hm"
-
-
-def test_too_many_calls_are_one_error() -> None:
-    turn = parsed(CALL * 5000)
-    assert isinstance(turn.items[-1], CallError)
-    assert turn.items[-1].kind == "too_many_calls"
-    assert turn.items[-1].span[1] == len(CALL) * 5000
 
 
 PIECES = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</answer>", "x", "\n", CALL, "{a:1}"]

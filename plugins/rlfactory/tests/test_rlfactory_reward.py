@@ -143,24 +143,9 @@ def test_an_env_that_gives_no_score(tmp_path: Path, body: str, says: str) -> Non
 
 def test_an_env_that_can_not_be_made(tmp_path: Path) -> None:
     file = tmp_path / "env_unmade.py"
-    file.write_text("class Mine:\n    def __init__(self, config):\n        raise OSError('no disk')\nclass Bare:\n"
-                    "    def __init__(self, config):\n        pass\n")  # fmt: skip
+    file.write_text("class Mine:\n    def __init__(self, config):\n        raise OSError('no disk')\n")
     with pytest.raises(ConfigError, match="no disk"):
         RLFactoryReward(EnvRewardOptions(env=f"{file}:Mine"), make_build_context("rlfactory"))
-    with pytest.raises(ConfigError, match="has no tool_manager"):
-        RLFactoryReward(EnvRewardOptions(env=f"{file}:Bare"), make_build_context("rlfactory"))
-
-
-def test_an_env_that_asks_a_reward_model_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "env_with_judge.py"
-    judge = "    def _compute_single_score_with_reward_rollout_wg(self, *about):\n        return 1.0\n"
-    rules = "    def _compute_score_with_rules(self, data, tokenizer):\n        return [[1.0]]\n"
-    file.write_text(f"from toolrl_plugin_rlfactory.envs import Env\nclass Judged(Env):\n{judge}\n"
-                    f"class Both(Env):\n{judge}{rules}")  # fmt: skip
-    with pytest.raises(ConfigError, match="Judged has a reward model score"):
-        RLFactoryReward(EnvRewardOptions(env=f"{file}:Judged"), make_build_context("rlfactory"))
-    reward = RLFactoryReward(EnvRewardOptions(env=f"{file}:Both"), make_build_context("rlfactory"))
-    assert asyncio.run(reward.score(make_episode("x"))).value == 1.0
 
 
 def test_a_reward_model_is_refused() -> None:

@@ -156,12 +156,6 @@ def test_environments_that_cant_be_used(options: dict[str, Any], told: str) -> N
         Examples(DataOptions(**options), CONTEXT)
 
 
-def test_another_version_of_verifiers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "verifiers", types.SimpleNamespace(__version__="0.4.0"))
-    with pytest.raises(ConfigError, match=r"verifiers 0\.4\.0 has no load_environment"):
-        examples(size=9)
-
-
 def test_loading_leaves_signals_alone() -> None:
     before = [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)]
     examples(size=7)

@@ -136,20 +136,14 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["ACTOR.clip_ratio_high=0.28"], "algorithm.clip_high", 0.28),
         (["ACTOR.entropy_coeff=0.01"], "algorithm.entropy_coef", 0.01),
         (["ROLLOUT.top_k=50"], "rollout.top_k", 50),
-        (["ROLLOUT.temperature=0.7"], "rollout.temperature", 0.7),
         (["VALUES.temperature=0.6", "VALUES.top_p=0.6"], "evaluation", {"temperature": 0.6, "top_p": 0.6}),
-        (["VALUES.temperature=1", "VALUES.top_k=50", "ROLLOUT.top_k=50"], "evaluation", {"temperature": 1.0}),
         (["VALUES.top_k=50"], "evaluation", {"temperature": 0.0}),
         (["ACTOR.use_dynamic_bsz=True"], "trainer.tokens_per_microbatch", 16384),
         (["ACTOR.optim.warmup_style=cosine"], "trainer.schedule", "cosine"),
         (["ACTOR.optim.lr_warmup_steps_ratio=0.05"], "trainer.warmup_steps", 0.05),
-        (["ACTOR.optim.lr_warmup_steps=7"], "trainer.warmup_steps", 7),
         (["ACTOR.use_prefix_grouper=False"], "trainer.share_prefix", False),
         (["trainer.save_freq=10"], "trainer.save_every", 10),
-        (["trainer.max_actor_ckpt_to_keep=5"], "trainer.keep_checkpoints", 5),
-        (["MODEL.lora_rank=8", "MODEL.lora_alpha=32"], "model.lora.alpha", 32.0),
         (["ACTOR.loss_agg_mode=seq-mean-token-mean"], "algorithm.loss_aggregation", "sequence_mean"),
-        (["ACTOR.clip_ratio=0.3"], "algorithm.clip_high", 0.3),
         (["ACTOR.use_kl_loss=True"], "algorithm.kl_correction", False),
         (
             ["MODEL.lora_rank=8", "MODEL.target_modules=[q_proj,v_proj]"],
@@ -161,7 +155,6 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["data.train_files=['a.parquet','b.parquet']"], "data.train.options.path", ["a.parquet", "b.parquet"]),
         (["data.train_files=a.parquet", "data.train_max_samples=9"], "data.train.options.limit", 9),
         (["data.train_files=a", "data.prompt_key=chat"], "data.train.options.prompt_key", "chat"),
-        (["data.val_files=a.parquet"], "data.eval.use", "verl"),
         (["trainer.logger=[console,tensorboard]"], "observers.1", "tensorboard"),
         (["MULTI.format=qwen3_coder"], "ENV.parser", "qwen3_coder"),
         (["algorithm.use_kl_in_reward=True", "ACTOR.use_kl_loss=False"], "algorithm.kl_in", "reward"),
@@ -173,16 +166,13 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["MULTI.max_assistant_turns='5'"], "ENV.max_turns", 5),
         (["MULTI.enable=true"], "ENV.max_turns", 32),
         (["+TEMPLATE.enable_thinking=False"], "ENV.chat_format.options.template_kwargs.enable_thinking", False),
-        (["trainer.total_epochs=2"], "ENV.max_turns", 1),
         (["MULTI=True"], "ENV.max_turns", 32),
-        (["trainer.experiment_name=null"], "run.name", "run"),
         (
             ["+TEMPLATE={enable_thinking:false,n:[1,2]}"],
             "ENV.chat_format.options.template_kwargs",
             {"enable_thinking": False, "n": [1, 2]},
         ),
         (["MULTI.max_user_turns=3"], "ENV.max_turns", 4),
-        (["MULTI.max_turns=6"], "ENV.max_turns", 6),
         (["MULTI.function_tool_path=f.py"], "ENV.tools.0.options.function_tool_path", "f.py"),
         (["FUNCTION.path=r.py"], "ENV.rewards.0.options.path", "r.py"),
         (["reward.FUNCTION.path=r.py", "reward.FUNCTION.name=f"], "ENV.rewards.0.options.name", "f"),
@@ -227,8 +217,6 @@ KL_TYPE = "ACTOR.kl_loss_type"
     ("overrides", "wanted"),
     [
         (["algorithm.adv_estimator=grpo"], {"preset": "grpo", "scale": "std", "clip_dual": 3.0, "critic": None}),
-        (["algorithm.adv_estimator=rloo"], {"preset": "rloo", "scale": None}),
-        (["algorithm.adv_estimator=reinforce_plus_plus_baseline"], {"preset": "reinforce_plus_plus_baseline"}),
         (
             ["algorithm.adv_estimator=reinforce_plus_plus", "ROLLOUT.n=1"],
             {"preset": "reinforce_plus_plus", "group_size": 1},
@@ -241,14 +229,12 @@ KL_TYPE = "ACTOR.kl_loss_type"
                         "warmup_steps": 5}},
         ),
         (["ACTOR.loss_agg_mode=seq-mean-token-sum"], {"loss_aggregation": "sequence_sum"}),
-        (["ACTOR.clip_ratio_c=10.0"], {"clip_dual": 10.0}),
         (
             ["ACTOR.policy_loss.loss_mode=gspo", "ACTOR.clip_ratio_high=4e-4"],
             {"ratio": "sequence", "clip_high": 4e-4, "clip_dual": None},
         ),
         (["ACTOR.policy_loss.loss_mode=cispo"], {"surrogate": "cispo", "clip_dual": None}),
         (["algorithm.adv_estimator=gdpo"], {"preset": "grpo", "advantage": "gdpo", "scale": None}),
-        ([KL, f"{KL_TYPE}=mse"], {"kl_estimator": "k2", "kl_correction": False}),
         ([KL, f"{KL_TYPE}=k1+"], {"kl_estimator": "k1", "kl_correction": True}),
         ([KL, f"{KL_TYPE}=low_var_kl+"], {"kl_estimator": None, "kl_correction": True}),
         (
@@ -276,15 +262,11 @@ def test_algorithms_are_carried_over(overrides: list[str], wanted: dict[str, Any
 
 
 def test_a_config_without_an_estimator_means_verls_default() -> None:
-    config, report = converted(tree={})
+    rollout = {"_target_": "verl.RolloutConfig", "name": "???"}
+    config, report = converted(tree={"actor_rollout_ref": {"rollout": rollout}})
     assert (config["algorithm"]["preset"], config["algorithm"]["group_size"]) == ("ppo", 1)
     assert any("verl's default is gae" in remark for remark in report.remarks)
-
-
-def test_what_sets_nothing_is_nothing_to_tell() -> None:
-    tree = {"actor_rollout_ref": {"rollout": {"_target_": "verl.RolloutConfig", "name": "???", "n": 4}}}
-    _, report = converted(tree=tree)
-    assert not [key for key in report.lost if "_target_" in key]
+    assert not [key for key in report.lost if "_target_" in key], "what sets nothing is nothing to tell"
     assert not [remark for remark in report.remarks if "???" in remark]
 
 

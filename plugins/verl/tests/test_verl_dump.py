@@ -72,8 +72,6 @@ def test_evaluations_have_a_folder_of_their_own_or_none(tmp_path: Path) -> None:
     observer.toolrl_episode_end(run, episode("4", "a", 0))
     observer.toolrl_step_end(run, StepReport(5, "eval", {}))
     assert len(lines(tmp_path / "val" / "5.jsonl")) == 1
-    observer.toolrl_step_end(run, StepReport(6, "sft", {}))  # Without episodes there is no file.
-    assert not (tmp_path / "run" / "rollout_data" / "6.jsonl").exists()
 
 
 def test_without_a_tokenizer_the_texts_are_the_models(tmp_path: Path) -> None:

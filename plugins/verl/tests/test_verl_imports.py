@@ -140,16 +140,6 @@ def test_retools_tool_runs_unchanged(make_toolset: Make, tmp_path: Path, sandbox
         assert said == "8 characters, 30 s, 1024 MB\n"
 
 
-def test_a_dead_sandbox_is_no_output(make_toolset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("toolrl_plugin_sandbox_fusion")
-    from toolrl_plugin_verl.utils.reward_score.sandbox_fusion import utils
-
-    monkeypatch.setattr(utils, "PATIENCE", 0.0)
-    status, facts = utils._process_single_case(0, None, None, "http://127.0.0.1:9/run_code", "1", 3, "python")
-    assert (status, facts["run_status"]) == (-1, None)
-    assert facts["api_request_error"]
-
-
 def test_what_has_no_stand_in_is_told(make_toolset: Make, tmp_path: Path) -> None:
     write(tmp_path / "lone_tools.py", "from verl.tools.base_tool import BaseTool\nfrom verl.workers import rollout\n")
     yaml = "tools:\n  - class_name: lone_tools.T\n"

@@ -115,13 +115,10 @@ def test_own_table_of_scorers() -> None:
     assert scorer_of("unknown") is None
 
 
-def test_an_unknown_source_names_what_to_do() -> None:
+def test_what_nothing_can_score() -> None:
     with pytest.raises(RewardError, match="nothing scores the data_source 'mine'; known are openai/gsm8k") as caught:
         score(episode("x", source="mine"))
     assert "scorers" in str(caught.value.hint)
-
-
-def test_a_row_without_ground_truth() -> None:
     with pytest.raises(RewardError, match="no reward_model.ground_truth"):
         score(episode("x", answer=None))
 
@@ -236,16 +233,6 @@ def test_what_reaches_a_function(function_file: str) -> None:
     assert metrics == {"turns": 4.0, "own": 0.75, "index": 7.0, "correct": 1.0}
 
 
-def test_a_function_changes_nothing_of_the_task(function_file: str) -> None:
-    one = episode("a", extra_info={"list": []})
-    assert [score(one, path=function_file, name="changes").value for _ in range(2)] == [1.0, 1.0]
-
-
-def test_a_function_that_gives_no_number(function_file: str) -> None:
-    with pytest.raises(RewardError, match=r"nothing\(\) returned None, expected a number"):
-        score(episode("a"), path=function_file, name="nothing")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -258,6 +245,8 @@ def test_a_function_that_is_not_there(options: dict[str, str], message: str, fun
     given = {key: value.format(file=function_file) for key, value in options.items()}
     with pytest.raises(ConfigError, match=message):
         score(episode("a"), **given)
+    with pytest.raises(RewardError, match=r"nothing\(\) returned None, expected a number"):
+        score(episode("a"), path=function_file, name="nothing")
 
 
 def test_the_scorers_that_tools_import() -> None:

@@ -10,24 +10,13 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
-from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, play, started, task_with
+from verl_harness import GEO3K, YOUR_TOOL, Make, kwargs, play, started, task_with
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.types import ToolCall
+from toolrl.types import Media, Message, ToolCall
+from toolrl_plugin_verl.adapter import agent_data_of
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema
 from toolrl_testing import make_episode_context, make_task
-
-
-def test_your_tool_has_one_instance_an_episode(make_toolset: Make) -> None:
-    calls = [("your_tool", {"answer": answer}) for answer in ("3", "4")]
-    played = play(make_toolset(YOUR_TOOL), *calls, kwargs=kwargs("your_tool", ground_truth="4"))
-    assert [(result.text, result.reward) for result in played.results] == [("call 1: 3", -0.5), ("call 2: 4", 0.5)]
-    assert played.results[1].metrics == {"calls": 2.0, "tool_reward": 0.5}
-    assert played.rewards == [("tool:your_tool", 1.0)]
-    stages = [stage for stage, _ in verl_guide_tools.LOG]
-    # execute calls calc_reward itself; the last is toolrl's.
-    assert stages == ["create", "execute", "calc_reward", "execute", "calc_reward", "calc_reward", "release"]
-    assert len({instance for _, instance in verl_guide_tools.LOG}) == 1
 
 
 def test_geo3k_tool_scores_and_takes_off_for_no_improvement(make_toolset: Make) -> None:
@@ -48,18 +37,23 @@ class Fields(LatestTool):
         return instance_id
     async def execute(self, instance_id, parameters, agent_data=None):
         agent_data.extra_fields["count"] = agent_data.extra_fields.get("count", 0) + 1
-        agent_data.extra_fields.update(found=("a", 1.5), handle=object())
+        agent_data.extra_fields.update(found=("a", 1.5), handle=object(), address="http://x?key=" + self.config["key"])
         agent_data.extra_fields[3] = "three"
         return ToolResponse(text="ok")
 """
 
 
-def test_extra_fields_become_notes(make_toolset: Make, tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_extra_fields_become_notes(
+    make_toolset: Make, tmp_path: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without what the tool YAML took from the environment."""
+    monkeypatch.setenv("VERL_TEST_KEY", "hush-hush")
     (tmp_path / "field_tools.py").write_text(FIELDS)
 
     async def run() -> Any:
         task, context = task_with()
-        toolset = make_toolset("tools:\n  - class_name: field_tools.Fields\n", python_path=[str(tmp_path)])
+        yaml = "tools:\n  - class_name: field_tools.Fields\n    config: {key: '${oc.env:VERL_TEST_KEY}'}\n"
+        toolset = make_toolset(yaml, python_path=[str(tmp_path)])
         async with started(toolset) as box:
             async with box.open(task, context) as session:
                 for _ in range(2):
@@ -69,7 +63,7 @@ def test_extra_fields_become_notes(make_toolset: Make, tmp_path: Any, caplog: py
                 pass
             return context.notes
 
-    assert asyncio.run(run()) == {"extra_fields": {"count": 2, "found": ["a", 1.5]}}
+    assert asyncio.run(run()) == {"extra_fields": {"count": 2, "found": ["a", 1.5], "address": "http://x?key=…"}}
     assert "extra_fields['handle'] is object and doesn't reach the reward" in caplog.text
     assert caplog.text.count("extra_fields[3] is str") == 1
 
@@ -105,44 +99,29 @@ def test_search_tool_asks_the_server(retriever: str, make_toolset: Make) -> None
     assert rewards == []  # Its calc_reward gives texts.
 
 
-def test_search_tool_says_that_the_server_is_not_there(make_toolset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolrl_plugin_verl.tools.utils import search_r1_like_utils
+GREEDY = """
+from verl_guide_tools import LatestTool
 
-    monkeypatch.setattr(search_r1_like_utils, "ATTEMPTS", 1)
-    text, facts = search_r1_like_utils.perform_single_search_batch("http://127.0.0.1:9/retrieve", ["q"])
-    assert facts["status"] == "api_error"
-    assert "can't be reached" in json.loads(text)["result"]
-    assert "no http address" in search_r1_like_utils.call_search_api("file:///etc/passwd", ["q"])[1]
+class Greedy(LatestTool):
+    async def create(self, instance_id=None, items=None, **kwargs):
+        self.items = items
+        return instance_id
+    async def execute(self, instance_id, parameters, **kwargs):
+        return self.items.pop() + kwargs["agent_data"].tools_kwargs["latest"]["create_kwargs"]["items"].pop()
+    async def release(self, instance_id, **kwargs):
+        pass
+"""
 
 
-def test_kwargs_that_a_tool_changes_stay_as_they_are_for_others(make_toolset: Make, tmp_path: Any) -> None:
-    (tmp_path / "greedy_tools.py").write_text(
-        "from verl_guide_tools import LatestTool\n"
-        "from toolrl_plugin_verl.tools.schemas import ToolResponse\n"
-        "class Greedy(LatestTool):\n"
-        "    async def create(self, instance_id=None, items=None, **kwargs):\n"
-        "        self.items = getattr(self, 'items', {})\n"
-        "        self.items[instance_id] = items\n"
-        "        return instance_id\n"
-        "    async def execute(self, instance_id, parameters, **kwargs):\n"
-        "        again = kwargs['agent_data'].tools_kwargs['latest']['create_kwargs']['items'].pop()\n"
-        "        return self.items[instance_id].pop() + again\n"
-        "    async def release(self, instance_id, **kwargs):\n"
-        "        del self.items[instance_id]\n"
-    )
+async def test_kwargs_that_a_tool_changes_stay_as_they_are_for_others(make_toolset: Make, tmp_path: Any) -> None:
+    (tmp_path / "greedy_tools.py").write_text(GREEDY)
+    task = make_task(tools_kwargs=kwargs("latest", items=["only"]))
     yaml = "tools:\n  - class_name: greedy_tools.Greedy\n"
-
-    async def run() -> list[str]:
-        task = make_task(tools_kwargs=kwargs("latest", items=["only"]))
-        texts = []
-        async with started(make_toolset(yaml, python_path=[str(tmp_path)])) as box:
-            for _ in range(2):
-                async with box.open(task, make_episode_context(task)) as session:
-                    (record,) = await session.answer([ToolCall("latest", {})])
-                    texts.append(record.result.text)
-        return texts
-
-    assert asyncio.run(run()) == ["onlyonly", "onlyonly"]
+    async with started(make_toolset(yaml, python_path=[str(tmp_path)])) as box:
+        for _ in range(2):
+            async with box.open(task, make_episode_context(task)) as session:
+                (record,) = await session.answer([ToolCall("latest", {})])
+                assert record.result.text == "onlyonly"
 
 
 def test_an_episode_that_fails_or_is_cancelled_is_rewarded_and_released(make_toolset: Make) -> None:
@@ -201,21 +180,6 @@ def test_a_tool_that_blocks_does_not_hold_up_the_event_loop(make_toolset: Make, 
             return (await answering)[0].result.text
 
     assert asyncio.run(run()) == "done"
-
-
-def test_a_call_that_takes_too_long_is_answered(make_toolset: Make, tmp_path: Any) -> None:
-    (tmp_path / "waiting_tools.py").write_text(
-        "import asyncio\nfrom verl_guide_tools import YourTool\n"
-        "class Waiting(YourTool):\n"
-        "    async def execute(self, instance_id, parameters, **kwargs):\n"
-        "        await asyncio.Event().wait()\n"
-    )
-    yaml = "tools:\n" + entry("YourTool", "your_tool").replace("verl_guide_tools.YourTool", "waiting_tools.Waiting")
-    toolset = make_toolset(yaml, python_path=[str(tmp_path)])
-    given = kwargs("your_tool", ground_truth="4")
-    (result,) = play(toolset, ("your_tool", {"answer": "4"}), kwargs=given, timeout=0.05).results
-    assert result.error == "timeout"
-    assert [stage for stage, _ in verl_guide_tools.LOG][-1] == "release"
 
 
 async def test_an_id_that_two_episodes_get_is_refused(make_toolset: Make, tmp_path: Any) -> None:
@@ -330,26 +294,15 @@ def test_a_file_of_functions_that_can_not_be_used(source: str, message: str, mak
 
 def test_agent_data_holds_the_tasks_images_as_pictures() -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow isn't installed: pip install 'toolrl[images]'")
-    import io
-
-    from toolrl.types import Media, Message
-    from toolrl_plugin_verl.adapter import agent_data_of
-
-    buffer = io.BytesIO()
-    image.new("RGB", (4, 3), "red").save(buffer, format="PNG")
-    media = (Media("image", buffer.getvalue()), Media("video", "clip.mp4"))
+    red, blue = image.new("RGB", (4, 3), "red"), image.new("RGB", (2, 2), "blue")
+    media = (Media("image", red), Media("video", "clip.mp4"))
     context = make_episode_context(replace(make_task(), messages=(Message("user", "<image><video>", media=media),)))
     data = agent_data_of(context)
     assert agent_data_of(context) is data
-    assert [(picture.size, picture.mode) for picture in data.image_data] == [((4, 3), "RGB")]
+    for expected in ([(4, 3)], [(4, 3), (2, 2)]):
+        assert [picture.size for picture in data.image_data] == expected
+        data.answered((Media("image", blue), Media("video", "other.mp4")))
     assert data.video_data == ["clip.mp4"]
-    blue = image.new("RGB", (2, 2), "blue")
-    data.answered((Media("image", blue), Media("video", "other.mp4")))
-    assert [picture.size for picture in data.image_data] == [(4, 3), (2, 2)]
-    late = agent_data_of(make_episode_context(make_task()))
-    late.answered((Media("image", blue),))
-    assert [picture.size for picture in late.image_data] == [(2, 2)]
-    assert late.video_data == []
     assert data.messages == [{"role": "user", "content": "<image><video>"}]
 
 

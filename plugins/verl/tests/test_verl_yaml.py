@@ -106,22 +106,10 @@ def test_check_files_names_a_class_without_a_module(class_name: str, message: st
         options.check_files()
 
 
-@pytest.mark.parametrize(
-    ("yaml", "message"),
-    [
-        (
-            "tools:\n  - class_name: verl_guide_tools.YourTool\n",
-            r"tools\[0\].*YourTool can't be made: ValueError: YourTool has no tool schema",
-        ),
-        (
-            "tools:\n" + 2 * "  - class_name: verl.tools.gsm8k_tool.Gsm8kTool\n",
-            "two tools are called 'calc_gsm8k_reward'",
-        ),
-    ],
-)
-def test_tools_that_can_not_be_made_are_named(yaml: str, message: str, make_toolset: Make) -> None:
+def test_a_tool_that_can_not_be_made_is_named(make_toolset: Make) -> None:
+    message = r"tools\[0\].*YourTool can't be made: ValueError: YourTool has no tool schema"
     with pytest.raises(ToolrlError, match=message):
-        play(make_toolset(yaml))
+        play(make_toolset("tools:\n  - class_name: verl_guide_tools.YourTool\n"))
 
 
 MCP_YAML = """
@@ -187,25 +175,6 @@ def test_mcp_entries_that_can_not_be_used(
         make_toolset(MCP_YAML.format(cls=cls, path=tmp_path / "mcp.json"))
 
 
-@pytest.mark.parametrize("plugin", ["mcp", "sandbox-fusion"])
-def test_a_plugin_that_is_not_there_is_named(
-    plugin: str, make_toolset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOOLRL_DISABLE", plugin)
-    load_registry.cache_clear()
-    (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
-    yaml = (
-        MCP_YAML.format(cls="verl.tools.mcp_base_tool.MCPBaseTool", path=tmp_path / "mcp.json")
-        if plugin == "mcp"
-        else "tools: [{config: {type: sandbox_fusion, sandbox_fusion_url: 'http://x'}}]"
-    )
-    try:
-        with pytest.raises(ConfigError, match=f"needs the plugin '{plugin}'"):
-            make_toolset(yaml)
-    finally:
-        load_registry.cache_clear()
-
-
 def test_a_secret_of_the_environment_stays_out_of_messages(make_toolset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_TEST_KEY", "hush-hush")
     config = "{type: native, retrieval_service_url: 'http://x', rate_limit: '${oc.env:VERL_TEST_KEY}'}"
@@ -213,28 +182,6 @@ def test_a_secret_of_the_environment_stays_out_of_messages(make_toolset: Make, m
     with pytest.raises(ToolsetError, match="SearchTool can't be made: ValueError") as caught:
         play(make_toolset(yaml))
     assert "hush" not in str(caught.value)
-
-
-LEAKS = """
-from verl_guide_tools import LatestTool
-
-class Leaks(LatestTool):
-    async def create(self, instance_id, **kwargs):
-        return instance_id
-    async def execute(self, instance_id, parameters, agent_data=None):
-        agent_data.extra_fields["address"] = "http://x?key=" + self.config["key"]
-        return "ok"
-"""
-
-
-def test_a_secret_of_the_environment_stays_out_of_notes(
-    make_toolset: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("VERL_TEST_KEY", "hush-hush")
-    (tmp_path / "leaking_tools.py").write_text(LEAKS)
-    yaml = "tools:\n  - class_name: leaking_tools.Leaks\n    config: {type: native, key: '${oc.env:VERL_TEST_KEY}'}\n"
-    played = play(make_toolset(yaml, python_path=[str(tmp_path)]), ("latest", {}))
-    assert played.notes == {"extra_fields": {"address": "http://x?key=…"}}
 
 
 def test_sandbox_fusion_runs_by_its_plugin(make_toolset: Make, sandbox: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,14 +99,8 @@ class ToolManager:
 
     # Names.
 
-    def full_name(self, name: Any) -> Any:
-        """The name in `tool_map` that a name, a call, or each of a list means: itself, or else the first with
-        `-name` in it."""
-        if isinstance(name, list):
-            return [self.full_name(item) for item in name]
-        if isinstance(name, dict):
-            name["name"] = self.full_name(name["name"])
-            return name
+    def full_name(self, name: str) -> str:
+        """The name in `tool_map` that a name means: itself, or else the first with `-name` in it."""
         return name if name in self.tool_map else next((key for key in self.tool_map if f"-{name}" in key), name)
 
     def get_tool(self, name_or_short_name: str) -> Any:

@@ -33,12 +33,6 @@ class EnvOptions(BaseModel, extra="forbid"):
         """True where the manager is a class of the user's."""
         return self.tool_manager not in REGISTERED
 
-    @model_validator(mode="after")
-    def _classes(self) -> EnvOptions:
-        if "tool_manager" in self.config:
-            raise ValueError("tool_manager is an option of its own, beside config")
-        return self
-
 
 class EnvParserOptions(EnvOptions):
     """Options of the parser `rlfactory`."""

@@ -13,9 +13,11 @@ what it names. Everything that a stage gets is a copy: a tool that changes its k
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +32,6 @@ from toolrl.types import Media, Message, ToolResult, ToolSpec
 from toolrl_common.images import load_image
 from toolrl_common.user_classes import accepted
 from toolrl_plugin_verl import results
-from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.tools.base_tool import BaseTool
 
 SECONDS = 300.0
@@ -260,3 +261,62 @@ def _opening(response: Any) -> Message | None:
     """What create's ToolResponse shows the model before its first turn, if anything."""
     text, media = (response, ()) if isinstance(response, str) else results.shown_parts(response) or ("", ())
     return Message("user", text, media=media) if text or media else None
+
+
+# verl's tools are coroutines, and many of them block: `requests.post` in an `async def` is common. On the run's own
+# loop each such call would hold up every episode. In a thread of their own they hold up the toolset's other calls, and
+# what they keep (sessions, locks, dicts of instances) is still only ever used from one thread.
+
+
+STOP_SECONDS = 10.0
+"""How long stopping waits for what runs; a function that blocks can't be interrupted."""
+_log = logging.getLogger(__name__)
+
+
+class LoopThread:
+    """Start it, `call` functions in it from one other event loop, stop it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin. Does nothing where it runs."""
+        if self._thread is None:
+            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+            self._loop = runner.get_loop()
+            self._thread = threading.Thread(target=_run, args=(runner,), name=self._name, daemon=True)
+            self._thread.start()
+
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """What a function or a coroutine function gives there. Cancelling the caller cancels the coroutine."""
+        if self._loop is None:
+            raise RuntimeError(f"{self._name} doesn't run: start() comes first")
+        future = asyncio.run_coroutine_threadsafe(_called(function, args, kwargs), self._loop)
+        return await asyncio.wrap_future(future)
+
+    async def stop(self) -> None:
+        """Cancel what runs, and end. Does nothing where it doesn't run."""
+        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        ended = asyncio.get_running_loop().run_in_executor(None, thread.join, STOP_SECONDS)
+        await asyncio.shield(ended)
+        if thread.is_alive():
+            _log.warning("%s: a tool still blocks after %g s; its thread is left behind", self._name, STOP_SECONDS)
+
+
+def _run(runner: asyncio.Runner) -> None:
+    with runner:  # What still runs at its end is cancelled.
+        runner.get_loop().run_forever()
+
+
+async def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        result = function(*args, **kwargs)
+        return await result if inspect.isawaitable(result) else result
+    except (SystemExit, KeyboardInterrupt, StopIteration) as error:
+        # The first two would end the thread, with every other call in it.
+        raise RuntimeError(f"the tool raised {type(error).__name__}: {error}") from error

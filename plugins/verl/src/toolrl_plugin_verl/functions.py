@@ -19,9 +19,8 @@ from toolrl.tools.function import is_async
 from toolrl.types import ToolResult, ToolSpec
 from toolrl_common import user_classes
 from toolrl_common.user_classes import import_errors
-from toolrl_plugin_verl.adapter import SECONDS
+from toolrl_plugin_verl.adapter import SECONDS, LoopThread
 from toolrl_plugin_verl.imports import import_hint, user_imports
-from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.results import from_function
 from toolrl_plugin_verl.tools.function_tool import MARK, Registered
 

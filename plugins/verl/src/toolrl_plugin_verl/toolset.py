@@ -1,7 +1,7 @@
 """The toolset `verl`: the tools of a tool YAML and of a file of function tools.
 
 Files are read and classes imported when the run is put together; the tools themselves are made when it starts, in the
-thread in which they run (`loop.py`). MCP servers and Sandbox Fusion are those of the plugins `mcp` and
+thread in which they run. MCP servers and Sandbox Fusion are those of the plugins `mcp` and
 `sandbox-fusion`.
 """
 
@@ -22,10 +22,9 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task
 from toolrl_common.other_plugins import build_of_plugin
 from toolrl_common.references import from_environ
-from toolrl_plugin_verl.adapter import VerlTool
+from toolrl_plugin_verl.adapter import LoopThread, VerlTool
 from toolrl_plugin_verl.functions import as_tool, load_functions
 from toolrl_plugin_verl.imports import find_class, own_file
-from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.options import VerlToolOptions
 from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema

@@ -315,7 +315,7 @@ def count_rows(value: Any) -> int | None:
 
 
 def lose_imports(path: str, package: str, is_there: Callable[[str], bool], settings: Conversion) -> None:
-    """Note each module of a package that a file imports and that isn't there."""
+    """Note each module of a package, a regular expression, that a file imports and that isn't there."""
     try:
         text = Path(expanded(path)).read_text(encoding="utf-8", errors="replace")
     except OSError:
