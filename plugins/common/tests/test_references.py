@@ -46,8 +46,7 @@ def test_references(text: str, value: Any) -> None:
 
 
 def test_relative_references() -> None:
-    tree = {"a": {"b": 1, "c": "${.b}", "d": {"e": "${..b}"}}}
-    assert resolve(tree)["a"] == {"b": 1, "c": 1, "d": {"e": 1}}
+    assert resolve({"a": {"b": 1, "c": "${.b}", "d": {"e": "${..b}"}}})["a"] == {"b": 1, "c": 1, "d": {"e": 1}}
 
 
 @pytest.mark.parametrize(

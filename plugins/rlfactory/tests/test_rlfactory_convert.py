@@ -135,11 +135,6 @@ def test_what_is_left_out_means_rlfactorys_default() -> None:
     )
     assert "top_p" not in tree["rollout"]
     assert "tools" not in converted("actor_rollout_ref.env.config_path=null")[0]["environments"]["default"]
-    central = converted("actor_rollout_ref.env.tool_manager=centralized_qwen3")[0]["environments"]["default"]
-    assert central["tools"][0]["policy"] == {
-        "max_output_tokens": 16384, "truncate": "head", "timeout": 10.0, "concurrency": 10,
-    }  # fmt: skip
-    assert central["parser"] == "rlfactory"
     llama = converted("actor_rollout_ref.env.tool_manager=llama3")[0]["environments"]["default"]
     assert llama["parser"] == {"use": "rlfactory", "options": {"tool_manager": "llama3"}}
 

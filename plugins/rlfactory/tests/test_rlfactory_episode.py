@@ -12,12 +12,12 @@ from toolrl.rollouts.environment import Environment, Limits, NamedReward
 from toolrl.rollouts.runner import Runner
 from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, ToolCall
+from toolrl.types import Episode
 from toolrl_plugin_rlfactory.options import EnvParserOptions, EnvRewardOptions, EnvToolOptions
 from toolrl_plugin_rlfactory.parser import RLFactoryParser
 from toolrl_plugin_rlfactory.reward import RLFactoryReward
 from toolrl_plugin_rlfactory.toolset import RLFactoryToolset
-from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_episode_context, make_task
+from toolrl_testing import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 
 GUIDE = Path(__file__).parent / "support" / "rlfactory_guide.py"
 CITY = {"tool_manager": f"{GUIDE}:CityManager", "env": f"{GUIDE}:CityEnv"}
@@ -100,7 +100,6 @@ def test_many_episodes_at_once_share_one_env() -> None:
 
 
 TOOLS = """
-import threading
 from toolrl_plugin_rlfactory.managers import QwenManager, ToolServiceError
 
 
@@ -122,33 +121,17 @@ def refuse(args):
 
 class Manager(QwenManager):
     def _build_tools(self):
-        acts = {"leave": leave, "refuse": refuse, "hang": lambda args: threading.Event().wait(),
-                "data": lambda args: {"a": [1]}, "odd": lambda args: object()}
-        self.tool_map = {name: Tool(act) for name, act in acts.items()}
+        self.tool_map = {"leave": Tool(leave), "refuse": Tool(refuse), "data": Tool(lambda args: {"a": [1]})}
 """
 
 
 def test_whatever_a_tool_does_is_answered(tmp_path: Path) -> None:
     (tmp_path / "odd_tools.py").write_text(TOOLS)
-    options = EnvToolOptions(tool_manager=f"{tmp_path}/odd_tools.py:Manager")
-    box = ToolBox(
-        [ToolEntry("r", RLFactoryToolset(options, make_build_context("r")), policy=PolicyOptions(timeout=2.0))]
+    calls = "".join(
+        f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in ("leave", "refuse", "data")
     )
-
-    async def run() -> list[tuple[str | None, str]]:
-        task = make_task()
-        await box.start()
-        try:
-            async with box.open(task, make_episode_context(task)) as session:
-                calls = [ToolCall(name, {}) for name in ("leave", "refuse", "data", "odd", "hang")]
-                return [(record.result.error, record.result.text) for record in await session.answer(calls)]
-        finally:
-            await box.stop()
-
-    leave, refuse, data, odd, hang = asyncio.run(run())
-    assert (leave[0], leave[1][-3:]) == ("tool_error", ":\n3")
-    assert (refuse[0], "Error code: 503. Error message: busy" in refuse[1]) == ("tool_error", True)
-    assert data[0] is None
-    assert data[1].endswith('"a": [\n        1\n    ]\n}')
-    assert (odd[0], "not JSON serializable" in odd[1]) == ("tool_error", True)
-    assert hang[0] == "timeout"
+    (episode,) = episodes([calls, "Done."], {"tool_manager": f"{tmp_path}/odd_tools.py:Manager"})
+    leave, refuse, data = (record.result for record in episode.calls)
+    assert (leave.error, leave.text[-3:]) == ("tool_error", ":\n3")
+    assert (refuse.error, "Error code: 503. Error message: busy" in refuse.text) == ("tool_error", True)
+    assert (data.error, data.text.endswith('"a": [\n        1\n    ]\n}')) == (None, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.types import Score
-from toolrl_plugin_rlfactory.envs import SearchEnv
 from toolrl_plugin_rlfactory.options import EnvRewardOptions
 from toolrl_plugin_rlfactory.reward import RLFactoryReward
 from toolrl_testing import make_build_context, make_episode, make_task
@@ -146,10 +144,3 @@ def test_an_env_that_can_not_be_made(tmp_path: Path) -> None:
     file.write_text("class Mine:\n    def __init__(self, config):\n        raise OSError('no disk')\n")
     with pytest.raises(ConfigError, match="no disk"):
         RLFactoryReward(EnvRewardOptions(env=f"{file}:Mine"), make_build_context("rlfactory"))
-
-
-def test_a_reward_model_is_refused() -> None:
-    env = SearchEnv({"tool_manager": "qwen3"})
-    assert math.isnan(env.get_step_reward(["plain"])[0])
-    with pytest.raises(NotImplementedError):
-        env.compute_score(object(), None, None, None)  # type: ignore[arg-type]

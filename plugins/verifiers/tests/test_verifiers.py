@@ -108,12 +108,6 @@ def test_an_episode_has_verifiers_own_transcript_and_reward(kind: str, script: l
     assert [(role, text.strip()) for role, text in read] == [(role, text.strip()) for role, text in shown]
 
 
-def test_answers_of_tools_are_the_turns() -> None:
-    episode = play([call("calculator", expression="2 + 2"), "4"], kind="tool")
-    (record,) = episode.turns[0].calls
-    assert (record.call.name, record.result.text) == ("calculator", "4")
-
-
 def test_stops() -> None:
     assert play(["4"]).stop_reason == "no_call"
     assert play(["9", "4"], kind="game").stop_reason == "tool_done"

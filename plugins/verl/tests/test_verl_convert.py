@@ -173,6 +173,19 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
             {"enable_thinking": False, "n": [1, 2]},
         ),
         (["MULTI.max_user_turns=3"], "ENV.max_turns", 4),
+        (["MULTI.tool_config_path=t.yaml"], "ENV.tools.0.options.tool_config_path", "t.yaml"),
+        (["ROLLOUT.tool_config=t.yaml"], "ENV.tools.0.options.tool_config_path", "t.yaml"),
+        (["rollout.tool_config=t.yaml"], "ENV.tools.0.options.tool_config_path", "t.yaml"),
+        (
+            [
+                "MULTI.tool_config_path=t",
+                "MULTI.max_tool_response_length=1000",
+                "MULTI.max_parallel_calls=3",
+                "MULTI.tool_response_truncate_side=left",
+            ],
+            "ENV.tools.0.policy",
+            {"max_output_tokens": 250, "truncate": "tail", "max_calls_per_turn": 3},
+        ),
         (["MULTI.function_tool_path=f.py"], "ENV.tools.0.options.function_tool_path", "f.py"),
         (["FUNCTION.path=r.py"], "ENV.rewards.0.options.path", "r.py"),
         (["reward.FUNCTION.path=r.py", "reward.FUNCTION.name=f"], "ENV.rewards.0.options.name", "f"),
@@ -268,33 +281,6 @@ def test_a_config_without_an_estimator_means_verls_default() -> None:
     assert any("verl's default is gae" in remark for remark in report.remarks)
     assert not [key for key in report.lost if "_target_" in key], "what sets nothing is nothing to tell"
     assert not [remark for remark in report.remarks if "???" in remark]
-
-
-def test_the_tools_policy() -> None:
-    multi = "actor_rollout_ref.rollout.multi_turn"
-    config, _ = converted(
-        f"{multi}.tool_config_path=t.yaml",
-        f"{multi}.max_tool_response_length=1000",
-        f"{multi}.tool_response_truncate_side=left",
-        f"{multi}.max_parallel_calls=3",
-    )
-    policy = {"max_output_tokens": 250, "truncate": "tail", "max_calls_per_turn": 3}
-    assert config["environments"]["default"]["tools"][0]["policy"] == policy
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "actor_rollout_ref.rollout.tool_config",
-        "actor_rollout_ref.rollout.tool_config_path",
-        "actor_rollout_ref.rollout.multi_turn.tool_config",
-        "rollout.tool_config",
-    ],
-)
-def test_guides_names_of_the_tools_file(key: str) -> None:
-    config, report = converted(f"{key}=t.yaml")
-    assert config["environments"]["default"]["tools"][0]["options"]["tool_config_path"] == "t.yaml"
-    assert key not in report.lost
 
 
 def test_a_script_of_main_grpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

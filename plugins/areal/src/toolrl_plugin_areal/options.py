@@ -19,10 +19,6 @@ class ArealTirDataOptions(BaseModel, extra="forbid"):
         min_length=1, description="A .jsonl, .json or .parquet file, a glob, or a list of these."
     )
     limit: int | None = Field(None, ge=1, description="Only the first so many rows.")
-    keep_system: bool = Field(
-        False,
-        description="Keep a row's system message. AReaL puts its own prompt in its place, so it is left out here.",
-    )
     environment: str | None = Field(None, description="The environment that the tasks run in.")
 
     def check_files(self) -> None:

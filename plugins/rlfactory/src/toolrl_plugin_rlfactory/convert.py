@@ -20,7 +20,6 @@ from toolrl_plugin_verl.convert.command import VerlConversion, read
 
 _ENV = "actor_rollout_ref.env"
 _ROLLOUT = "actor_rollout_ref.rollout"
-_CENTRAL = "centralized_qwen3"
 _INTERPRETER = "code_interpreter"
 
 
@@ -91,7 +90,7 @@ def _manager(settings: Conversion) -> str:
     name = settings.get(key) or "qwen3"
     settings.get(f"{_ENV}.model_type")
     if name in REGISTERED:
-        return "qwen3" if name == _CENTRAL else str(name)
+        return str(name)
     if isinstance(name, str) and ":" in name:
         return name
     found = _class_beside(settings, f"tool_manager/{name}_manager.py", "Manager")
@@ -202,14 +201,11 @@ def _policy(settings: Conversion) -> dict[str, Any]:
     """Of calls. RLFactory cuts a turn's answers at their end."""
     tokens = settings.whole(f"{_ROLLOUT}.tool_response_length", default=16_384)
     policy: dict[str, Any] = {"max_output_tokens": tokens, "truncate": "head"}
-    central = settings.get(f"{_ENV}.tool_manager") == _CENTRAL
-    seconds = settings.number(f"{_ENV}.tool_timeout", default=10.0 if central else 0.0)
+    seconds = settings.number(f"{_ENV}.tool_timeout", default=0.0)
     if seconds:
         policy["timeout"] = seconds
     many = settings.whole(f"{_ENV}.max_concurrency", default=0, least=0)
-    if central:
-        policy["concurrency"] = 10  # Of the centralized manager's calls.
-    elif settings.flag(f"{_ENV}.enable_limiter") and many:
+    if settings.flag(f"{_ENV}.enable_limiter") and many:
         policy["concurrency"] = many
     return policy
 
