@@ -68,22 +68,9 @@ def test_extra_fields_become_notes(
     assert caplog.text.count("extra_fields[3] is str") == 1
 
 
-SEARCH_SCHEMA = """
-    tool_schema:
-      type: function
-      function:
-        name: search
-        description: Searches.
-        parameters:
-          type: object
-          properties: {query_list: {type: array, items: {type: string}, description: Queries}}
-          required: [query_list]
-"""
-
-
 def test_search_tool_asks_the_server(retriever: str, make_toolset: Make) -> None:
     config = f"{{type: native, retrieval_service_url: '{retriever}', topk: 2, num_workers: 4, rate_limit: 2}}"
-    yaml = f"tools:\n  - class_name: verl.tools.search_tool.SearchTool\n    config: {config}{SEARCH_SCHEMA}"
+    yaml = f"tools:\n  - class_name: verl.tools.search_tool.SearchTool\n    config: {config}\n"
 
     async def run() -> tuple[Any, Any]:
         task, context = task_with(kwargs("search", ground_truth="x", question="?", data_source="searchR1_nq"))

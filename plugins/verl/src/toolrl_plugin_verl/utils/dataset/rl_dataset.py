@@ -1,4 +1,4 @@
-"""Stand-in for `verl.utils.dataset`, which files with tools derive data sets from."""
+"""Stand-in for `verl.utils.dataset.rl_dataset`, which files with tools derive data sets from."""
 
 from typing import Any
 
