@@ -15,10 +15,8 @@ from toolrl.cli.main import main
 from toolrl.config.load import load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
-from toolrl_common.conversion import UNKNOWN_KEY, Conversion, Reading
-from toolrl_plugin_areal.convert.conversion import ArealConversion
-from toolrl_plugin_areal.convert.mapping import ArealConvert, convert
-from toolrl_plugin_areal.convert.tables import DEFAULTS
+from toolrl_common.conversion import Conversion, Reading
+from toolrl_plugin_areal.convert import DEFAULTS, ArealConversion, ArealConvert, convert
 
 GUIDE = """
 experiment_name: tir-math-reasoning
@@ -83,9 +81,6 @@ def test_the_guides_config_gives_one_that_checks(
     assert main(["areal", "convert", "tir_config.yaml", "--out", "tir.yaml"]) == 0
     said = capsys.readouterr().out
     assert "Not carried over:" in said
-    assert "rollout.max_head_offpolicyness" in said
-    assert "in AReaL it has no effect" in said
-    assert UNKNOWN_KEY not in said
     assert main(["config", "check", "tir.yaml"]) == 0
     config = load_config("tir.yaml").config
     environment = config.environments["default"]
@@ -113,15 +108,10 @@ def test_the_guides_config_gives_one_that_checks(
     assert (config.run.name, config.seed, config.model.gradient_checkpointing) == ("tir-math-reasoning", 1, True)
 
 
-def test_every_setting_is_carried_over_or_told(tmp_path: Path) -> None:
-    tree = yaml.safe_load(GUIDE)
-    tree["actor"]["surprise"] = {"new": 1}
-    _, report = converted(tree)
-    assert dict(report.lost)["actor.surprise.new"] == UNKNOWN_KEY
-    assert not {key for key, _ in report.lost} & {"tir.max_turns", "gconfig.n_samples", "actor.eps_clip", "seed"}
-    assert "stats_logger.wandb.mode" not in dict(report.lost)
-    tree["stats_logger"]["wandb"]["mode"] = "online"
-    assert "stats_logger.wandb.mode" in dict(converted(tree)[1].lost)
+def test_every_setting_is_carried_over_or_told() -> None:
+    _, report = converted(yaml.safe_load(GUIDE.replace("seed: 1", "seed: 1\nsurprise: {new: 1}")))
+    assert "surprise.new" in report.lost
+    assert not set(report.lost) & {"tir.max_turns", "gconfig.n_samples", "actor.eps_clip", "seed"}
 
 
 def test_what_is_left_out_means_areals_default() -> None:
@@ -131,7 +121,7 @@ def test_what_is_left_out_means_areals_default() -> None:
     assert environment["rewards"] == [{"use": "areal_tir"}]
     assert environment["max_turns"] == DEFAULTS["tir.max_turns"] + 1
     assert (config["trainer"]["learning_rate"], config["trainer"]["updates_per_step"]) == (1e-3, 4)
-    assert (config["algorithm"]["group_size"], dict(report.lost)["gconfig.n_samples"][:9]) == (8, "1 episode")
+    assert (config["algorithm"]["group_size"], "gconfig.n_samples" in report.lost) == (8, True)
     assert "kl_coef" not in config["algorithm"], "without a reference AReaL has no KL term"
 
 
@@ -139,15 +129,14 @@ def test_code_that_runs_in_a_sandbox_elsewhere_runs_here() -> None:
     sandbox = {"enabled": True, "backend": "e2b", "api_key": "", "timeout": 30.0}
     config, report = converted({"tir": {"enable_tools": "sandbox_python;calculator", "sandbox": sandbox}})
     assert [tool["use"] for tool in config["environments"]["default"]["tools"]] == ["python", "calculator"]
-    assert any("sandbox_python" in remark for remark in report.remarks)
-    assert "sandbox-fusion" in dict(report.lost)["tir.sandbox.backend"]
-    assert "tir.enable_tools" not in dict(report.lost)
+    assert "tir.sandbox.backend" in report.lost
+    assert "tir.enable_tools" not in report.lost
 
 
 def test_a_null_asks_for_nothing() -> None:
     config, report = converted({"ref": None, "vllm": None, "actor": {"c_clip": None}, "tir": {"enable_tools": None}})
     assert "kl_coef" not in config["algorithm"]
-    assert not {key for key, _ in report.lost} & {"ref", "vllm", "actor.c_clip"}
+    assert not set(report.lost) & {"ref", "vllm", "actor.c_clip"}
     assert [tool["use"] for tool in config["environments"]["default"]["tools"]] == ["python", "calculator"]
 
 
@@ -157,7 +146,7 @@ def test_the_section_may_be_called_tir_config(tmp_path: Path) -> None:
     environment = config["environments"]["default"]
     assert (environment["max_turns"], environment["chat_format"]) == (5, "tir")
     assert [tool["use"] for tool in environment["tools"]] == ["calculator"]
-    assert not [key for key, _ in report.lost if key.startswith("tir")]
+    assert not [key for key in report.lost if key.startswith("tir")]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +156,6 @@ def test_the_section_may_be_called_tir_config(tmp_path: Path) -> None:
         ({"reward_norm": {"mean_level": "group", "std_level": None}}, "none"),
         ({"reward_norm": {"mean_level": "group", "std_level": "batch"}}, "batch_std"),
         ({"adv_norm": {"mean_level": "batch", "std_level": "batch"}}, "batch_std"),
-        ({"reward_norm": None, "adv_norm": {"mean_level": "group", "std_level": "group"}}, "std"),
-        ({"reward_norm": {"mean_level": "group"}}, "batch_std"),
-        ({"group_reward_norm": True}, "std"),
         ({}, "none"),
     ],
 )
@@ -184,81 +170,25 @@ def test_baseline_ratio_and_dual_clip() -> None:
     algorithm = config["algorithm"]
     assert (algorithm["baseline"], algorithm["scale"], algorithm["group_size"]) == ("batch_mean", "batch_std", 1)
     assert (algorithm["clip_dual"], algorithm["ratio"]) == (3.0, "sequence")
-    assert not {key for key, _ in report.lost if key.startswith(("actor.c_clip", "actor.reward_norm", "gconfig"))}
+    assert not {key for key in report.lost if key.startswith(("actor.c_clip", "actor.reward_norm", "gconfig"))}
     config, report = converted({"actor": {"reward_norm": {"mean_level": "batch", "std_level": "group"}}})
     assert (config["algorithm"]["baseline"], config["algorithm"]["scale"]) == ("batch_mean", "batch_std")
-    actor = {"reward_norm": {"mean_level": "batch", "std_level": "batch"}, "dynamic_sampling": True}
-    config, lone = converted({"actor": actor, "gconfig": {"n_samples": 1}})
-    assert "drop_flat_groups" not in config["algorithm"]
-    assert "a group of one" in dict(lone.lost)["actor.dynamic_sampling"]
-    assert converted({"actor": actor, "gconfig": {"n_samples": 4}})[0]["algorithm"]["drop_flat_groups"] is True
-    assert "goes with the group's mean only" in dict(report.lost)["actor.reward_norm.std_level"]
-    told = dict(converted({"actor": {"importance_sampling_level": "odd"}})[1].lost)
-    assert "'odd'" in told["actor.importance_sampling_level"]
+    assert "actor.reward_norm.std_level" in report.lost
+    assert "actor.importance_sampling_level" in converted({"actor": {"importance_sampling_level": "odd"}})[1].lost
 
 
-@pytest.mark.parametrize(
-    ("actor", "wanted"),
-    [
-        ({}, {"level": "token", "mode": "reject", "cap": 5.0}),
-        ({"behave_imp_weight_cap": 3.0, "behave_imp_weight_mode": "token_truncate"},
-         {"level": "token", "mode": "truncate", "cap": 3.0}),
-        ({"behave_imp_weight_mode": "sequence_mask"}, {"level": "mean", "mode": "reject", "cap": 5.0}),
-        ({"behave_imp_weight_mode": "disabled"}, None),
-        ({"rejection_sampling": {"level": "sequence", "action": "clamp", "metric": "ratio", "upper": 2.0}},
-         {"level": "mean", "mode": "truncate", "cap": 2.0}),
-    ],
-)  # fmt: skip
-def test_the_decoupled_loss_weighs_samples(actor: dict[str, Any], wanted: dict[str, Any] | None) -> None:
-    config, report = converted({"actor": {"use_decoupled_loss": True, **actor}})
-    assert config["algorithm"].get("importance") == wanted
-    assert not [key for key, _ in report.lost if key.startswith(("actor.use_dec", "actor.behav", "actor.rejection"))]
-    assert "importance" not in converted({"actor": {"use_decoupled_loss": False, **actor}})[0]["algorithm"]
-
-
-@pytest.mark.parametrize(
-    ("actor", "key"),
-    [
-        ({"rejection_sampling": {"metric": "kl_k2", "upper": 0.5}}, "actor.rejection_sampling.metric"),
-        ({"rejection_sampling": {"lower": 0.5}}, "actor.rejection_sampling.lower"),
-        ({"rejection_sampling": {"level": "sequence", "agg": "max"}}, "actor.rejection_sampling.agg"),
-        ({"behav_imp_weight_cap": 0.5}, "actor.behav_imp_weight_cap"),
-        ({"behav_imp_weight_cap": None}, "actor.behav_imp_weight_cap"),
-        ({"behave_imp_weight_mode": "odd"}, "actor.behave_imp_weight_mode"),
-    ],
-)
-def test_weights_that_there_are_not_are_told(actor: dict[str, Any], key: str) -> None:
-    _, report = converted({"actor": {"use_decoupled_loss": True, **actor}})
-    assert key in dict(report.lost)
+def test_the_decoupled_loss_weighs_samples() -> None:
+    config, report = converted({"actor": {"use_decoupled_loss": True, "behave_imp_weight_cap": 3.0}})
+    assert config["algorithm"]["importance"] == {"level": "token", "mode": "reject", "cap": 3.0}
+    assert not [key for key in report.lost if key.startswith(("actor.use_dec", "actor.behav"))]
+    assert "importance" not in converted({"actor": {"use_decoupled_loss": False}})[0]["algorithm"]
 
 
 def test_sampling_goes_on_while_the_model_is_trained() -> None:
     rollout = {"max_head_offpolicyness": 4}
-    config, report = converted({"rollout": rollout})
-    assert config["rollout"]["max_staleness"] == 4
-    assert any("rollout.max_staleness" in remark for remark in report.remarks)
+    assert converted({"rollout": rollout})[0]["rollout"]["max_staleness"] == 4
     for tree in ({}, {"rollout": {"max_head_offpolicyness": 0}}, {"rollout": rollout, "async_training": False}):
         assert "max_staleness" not in converted(tree)[0]["rollout"]
-
-
-def test_long_episodes_are_fined_or_left_out() -> None:
-    actor = {"overlong_reward_penalty": True, "overlong_tokens": 128, "overlong_penalty_factor": 0.5,
-             "reward_scaling": 10.0, "mask_no_eos_with_zero": True}  # fmt: skip
-    config, report = converted({"actor": actor, "gconfig": {"max_new_tokens": 512}})
-    # The fine comes before AReaL scales the reward, and after the reward of the plugin did.
-    assert config["algorithm"]["overlong"] == {"tokens": 512, "buffer": 128, "penalty": 5.0}
-    assert config["algorithm"]["mask_truncated"] is True
-    assert not [key for key, _ in report.lost if "overlong" in key or "no_eos" in key]
-    config, report = converted({"actor": {"overlong_reward_penalty": True, "overlong_penalty_factor": 0.5}})
-    assert "overlong" not in config["algorithm"]
-    assert "actor.overlong_reward_penalty" in dict(report.lost)
-
-
-def test_cispo() -> None:
-    actor = {"use_cispo_loss": True, "eps_clip": 1.0, "eps_clip_higher": 4.0, "c_clip": 3.0}
-    algorithm = converted({"actor": actor})[0]["algorithm"]
-    assert (algorithm["surrogate"], algorithm["clip_low"], algorithm["clip_high"]) == ("cispo", 1.0, 4.0)
-    assert "clip_dual" not in algorithm
 
 
 def test_what_cannot_be_is_told() -> None:
@@ -271,19 +201,14 @@ def test_what_cannot_be_is_told() -> None:
             "tokenizer_path": "elsewhere",
         }
     )
-    lost = dict(report.lost)
-    assert {"gconfig.temperature", "actor.eps_clip", "actor.dtype", "actor.optimizer.type", "tokenizer_path"} <= set(
-        lost
-    )
-    assert "search" in lost["tir.enable_tools"]
-    assert "tir.max_turns" in lost
+    keys = {"gconfig.temperature", "actor.eps_clip", "actor.dtype", "actor.optimizer.type", "tokenizer_path"}
+    assert keys | {"tir.enable_tools", "tir.max_turns"} <= set(report.lost)
     assert (config["algorithm"]["clip_low"], config["algorithm"]["kl_coef"]) == (0.2, 0.1)
 
 
 @pytest.mark.parametrize(
     "script",
     [
-        "python3 -m areal.launcher.local \\\n  examples/tir/train_tir.py \\\n  --config examples/tir/tir_config.yaml\n",
         "#!/bin/bash\nset -ex\nexport N=7 DIR=examples/tir\ncd /AReaL # 'here\n"
         'python3 $DIR/train_tir.py --config="${DIR}/tir_config.yaml" gconfig.n_samples=$N '
         "'experiment_name=a b' 2>&1 | tee x=y\n",
@@ -297,40 +222,17 @@ def test_a_start_script_names_the_config(script: str, tmp_path: Path, monkeypatc
     (folder / "start.sh").write_text(script)
     monkeypatch.chdir(tmp_path)
     config, report = ArealConvert().convert("examples/tir/start.sh", ["actor.path=there"])
-    assert config["algorithm"]["group_size"] == (7 if "N=" in script else 4)
+    assert config["algorithm"]["group_size"] == 7
     assert config["run"]["name"] == ("a-b" if "a b" in script else "tir-math-reasoning")
     assert (config["model"]["path"], config["rollout"]["max_staleness"]) == ("there", 2)
-    assert UNKNOWN_KEY not in dict(report.lost).values()
+    assert not [key for key in report.lost if key.startswith("gconfig.n_")]
 
 
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        ("echo hello", "starts AReaL with `--config FILE`"),
-        ("python3 train_tir.py --config nowhere.yaml", "names `--config nowhere.yaml`, and there is no such file"),
-        ("python3 train_tir.py --config", "starts AReaL|names `--config `"),
-    ],
-)
-def test_a_script_that_says_no_config(script: str, says: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["echo hello", "python3 train_tir.py --config nowhere.yaml"])
+def test_a_script_that_says_no_config(script: str, tmp_path: Path) -> None:
     (tmp_path / "start.sh").write_text(script)
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match="--config"):
         ArealConvert().convert(str(tmp_path / "start.sh"), [])
-    assert "YAML" in str(caught.value.hint)
-
-
-def test_references_and_variables(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(
-        "root: /data\n"
-        "actor: {path: '${root}/${name}', eps_clip: '${nowhere.at.all}'}\n"
-        "name: '${oc.env:MODEL,small}'\n"
-        "train_dataset: {path: '${oc.env:DATA}/train.parquet'}\n"
-        "loop: '${loop}'\n"
-    )
-    config, report = ArealConvert().convert(str(tmp_path / "c.yaml"), [])
-    assert config["model"]["path"] == "/data/${MODEL:-small}"
-    assert config["data"]["train"]["options"]["path"] == "${DATA}/train.parquet"
-    assert "names a key that isn't in the file" in dict(report.lost)["actor.eps_clip"]
-    assert "refers to itself" in dict(report.lost)["loop"]
 
 
 PLAIN = st.none() | st.booleans() | st.integers(-5, 10**9) | st.floats() | st.text(max_size=12) | st.just("${seed}")

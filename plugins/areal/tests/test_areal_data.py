@@ -34,16 +34,14 @@ def test_a_row_is_a_task(tmp_path: Path) -> None:
 
 
 def test_rows_of_torl(tmp_path: Path) -> None:
-    row = {"data_source": "math", "prompt": [USER], "ability": "math", "reward_model": {"ground_truth": "\\frac12"}}
-    (task,) = tasks(tmp_path, row)
+    (task,) = tasks(tmp_path, {"prompt": [USER], "ability": "math", "reward_model": {"ground_truth": "\\frac12"}})
     assert (task.messages[0].content, task.answer) == ("What is 15 + 27?", "\\frac12")
 
 
-def test_a_system_message_is_left_out_unless_it_is_to_be_kept(tmp_path: Path) -> None:
+def test_a_system_message_is_left_out(tmp_path: Path) -> None:
     row = {"messages": [{"role": "system", "content": "Be brief."}, USER], "answer": 42}
-    assert [message.role for message in tasks(tmp_path, row)[0].messages] == ["user"]
-    assert [message.role for message in tasks(tmp_path, row, keep_system=True)[0].messages] == ["system", "user"]
-    assert tasks(tmp_path, row)[0].answer == "42"
+    (task,) = tasks(tmp_path, row)
+    assert ([message.role for message in task.messages], task.answer) == (["user"], "42")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class BaseTool(ABC):
 TOOLS = """
 import re
 from areal.utils import logging
-from {base} import BaseTool, ToolCallStatus, ToolDescription, ToolMarkers{more}
+from .base import BaseTool, ToolCallStatus, ToolDescription, ToolMarkers, ToolType
 
 logger = logging.getLogger("Unit Tool")
 closed = []
@@ -72,31 +72,31 @@ class UnitTool(BaseTool):
 
     @property
     def tool_type(self):
-        return {type}
+        return ToolType.UNIT
 
     @property
     def description(self):
-        return ToolDescription("unit converter", "Converts to metres.", {{"text": "A length"}}, "Give a length.", "")
+        return ToolDescription("unit converter", "Converts to metres.", {"text": "A length"}, "Give a length.", "")
 
     @property
     def markers(self):
         return ToolMarkers(["<unit>", "```unit"], ["</unit>", "```"])
 
     def parse_parameters(self, text):
-        return {{"text": re.search(r"<unit>(.*?)</unit>", text, re.DOTALL | re.IGNORECASE)[1].strip()}}
+        return {"text": re.search(r"<unit>(.*?)</unit>", text, re.DOTALL | re.IGNORECASE)[1].strip()}
 
     def execute(self, parameters):
         self.count += 1
         if not parameters["text"].endswith("km"):
-            return f"what is {{parameters['text']}}?", ToolCallStatus.ERROR
-        return f"{{int(parameters['text'][:-2]) * 1000}} m, call {{self.count}}", ToolCallStatus.SUCCESS
+            return f"what is {parameters['text']}?", ToolCallStatus.ERROR
+        return f"{int(parameters['text'][:-2]) * 1000} m, call {self.count}", ToolCallStatus.SUCCESS
 
     def close(self):
         closed.append(self)
 
 class SlowUnitTool(UnitTool):
     async def aexecute(self, parameters):
-        return f"slowly: {{parameters['text']}}", ToolCallStatus.SUCCESS
+        return f"slowly: {parameters['text']}", ToolCallStatus.SUCCESS
 
 class BrokenTool(UnitTool):
     def __init__(self, timeout):
@@ -112,26 +112,21 @@ class PythonTool(UnitTool):
         return ToolMarkers(["```python", "<python>"], ["```", "</python>"])
 
     def parse_parameters(self, text):
-        return {{"code": re.search(r"```python\\n(.*?)\\n```", text, re.DOTALL)[1]}}
+        return {"code": re.search(r"```python\\n(.*?)\\n```", text, re.DOTALL)[1]}
 
     def execute(self, parameters):
-        return f"ran {{parameters['code']}}", ToolCallStatus.SUCCESS
+        return f"ran {parameters['code']}", ToolCallStatus.SUCCESS
 """
 
 
-@pytest.fixture(params=["areal's own base", "the plugin's base"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with the package `unit_tools`; what it imports is forgotten again."""
     package = tmp_path / "unit_tools"
     package.mkdir()
-    own = request.param.startswith("areal")
     (package / "__init__.py").touch()
     (package / "base.py").write_text(BASE)
-    (package / "unit_tool.py").write_text(
-        TOOLS.format(base=".base", more=", ToolType", type="ToolType.UNIT")
-        if own
-        else TOOLS.format(base="toolrl_plugin_areal.tools", more="", type='"unit"')
-    )
+    (package / "unit_tool.py").write_text(TOOLS)
     path, modules = list(sys.path), set(sys.modules)
     yield tmp_path
     sys.path[:] = path
@@ -192,7 +187,6 @@ def test_the_markers_that_the_parser_knows_stay_its_own(folder: Path) -> None:
     [
         ("unit_tools.unit_tool:BrokenTool", "can't be made: RuntimeError: no licence"),
         ("unit_tools.unit_tool:closed", "has no tool_type"),
-        ("unit_tools.unit_tool:Nothing", "has no 'Nothing'"),
         ("unit_tools.nowhere:Nothing", "can't be imported: ModuleNotFoundError"),
     ],
 )

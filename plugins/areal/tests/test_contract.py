@@ -10,19 +10,22 @@ from typing import Any, ClassVar
 from toolrl_testing import PluginContract
 
 TOOL = """
-from toolrl_plugin_areal.tools import BaseTool, ToolCallStatus, ToolDescription, ToolMarkers
+from types import SimpleNamespace
 
 
-class Echo(BaseTool):
+class Echo:
     tool_type = "echo"
-    description = ToolDescription("echo", "Says it again.", {"text": "What."}, "Give a text.", "<echo>x</echo>")
-    markers = ToolMarkers(["<echo>"], ["</echo>"])
+    description = SimpleNamespace(description="Says it.", parameters={"text": "What."}, parameter_prompt="A text.")
+    markers = SimpleNamespace(start_markers=["<echo>"], end_markers=["</echo>"])
+
+    def __init__(self, timeout):
+        pass
 
     def parse_parameters(self, text):
         return {"text": text[6:-7]}
 
     def execute(self, parameters):
-        return parameters["text"], ToolCallStatus.SUCCESS
+        return parameters["text"], "success"
 """
 TURN = "Let me compute.\n```python\nprint(6 * 7)\n```\n```output\n42\n```\nand <calculator>1 + 1</calculator>"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -83,32 +81,14 @@ def test_a_large_answer_is_cut_off(stub: HttpStub) -> None:
     assert len(ask(stub.url, max_bytes=4 << 20)) == 2 << 20
 
 
-def test_nobody_there() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        with pytest.raises(TransientToolError, match="can't be reached"):
-            ask(f"http://127.0.0.1:{taken.getsockname()[1]}")
-
-
 @pytest.mark.parametrize(
     "reply", [HttpReply(drop=True), HttpReply(b'{"found"', headers={"Content-Length": "100"}, last=True)]
 )
-def test_a_connection_that_breaks(stub: HttpStub, reply: HttpReply) -> None:
+def test_a_connection_that_breaks_or_is_none(stub: HttpStub, reply: HttpReply) -> None:
     stub.script(reply)
-    with pytest.raises(TransientToolError, match="can't be reached"):
-        ask(stub.url)
-
-
-async def test_something_else_than_http() -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with server, Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as client:
-        with pytest.raises(ToolError):
-            await client.post({}, seconds=60)
+    for url in (stub.url, "http://127.0.0.1:9"):
+        with pytest.raises(TransientToolError, match="can't be reached"):
+            ask(url)
 
 
 def test_no_answer_in_time(stub: HttpStub) -> None:
@@ -162,11 +142,7 @@ def test_an_address_that_is_shown_has_no_secrets() -> None:
         (b"", "without a word"),
         (b'{"detail": "no"}', "no"),
         (b'{"error": "no"}', "no"),
-        (b'{"error": {"message": "no", "code": "because"}}', "no (because)"),
-        (json.dumps({"detail": [{"loc": ["body", "code"], "msg": "Field required"}]}).encode(), "code: Field required"),
-        (b'{"detail": [{"msg": "bad"}, 7]}', "bad; 7"),
-        (b'{"detail": 7}', '{"detail": 7}'),
-        (b"[1]", "[1]"),
+        (b'{"detail": [7]}', "[7]"),
         (b"\xff", "\ufffd"),
     ],
 )

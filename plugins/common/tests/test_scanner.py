@@ -51,11 +51,6 @@ def test_everything_is_content_reasoning_or_item():
     assert turn.status == "calls"
 
 
-def test_no_call_is_final():
-    assert scan("done").status == "final"
-    assert scan("").content == ""
-
-
 @pytest.mark.parametrize("thinking", [True, False])
 def test_thinking_may_have_begun_in_the_prompt(thinking):
     turn = scan("b[[x]]</think>c", thinking=thinking)

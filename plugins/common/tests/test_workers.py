@@ -69,15 +69,6 @@ def test_one_process_answers_all_questions_and_ends_when_closed() -> None:
     assert gone(first["pid"])
 
 
-def test_an_answer_with_an_error_raises_and_the_worker_stays() -> None:
-    asked = worker()
-    pid = asked.ask({"do": "say"}, 60)["pid"]
-    with pytest.raises(WorkerError, match="that can't be done"):
-        asked.ask({"do": "fail"}, 60)
-    assert asked.ask({"do": "say"}, 60)["pid"] == pid
-    asked.close()
-
-
 @pytest.mark.parametrize(("question", "seconds"), [("die", 60.0), ("sleep", 0.2)])
 def test_a_worker_that_dies_or_takes_too_long_is_replaced(question: str, seconds: float) -> None:
     asked = worker()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,6 @@ def parsed(text: str, *, thinking: bool = False, **options: Any) -> ParsedTurn:
 
 def kinds(text: str, **options: Any) -> list[str]:
     return [item.name if isinstance(item, ToolCall) else item.kind for item in parsed(text, **options).items]
-
-
-def test_calls_stand_between_content() -> None:
-    turn = parsed(f"a{CALL}b{CALL}c")
-    assert [(item.name, item.raw) for item in turn.items] == [("search", CALL)] * 2
-    assert isinstance(turn.items[0], ToolCall)
-    assert turn.items[0].arguments == {"query": "Oslo"}
-    assert (turn.content, turn.status, turn.answer) == ("abc", "calls", None)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +67,6 @@ def test_pieces_of_blanks_are_passed_over_unless_there_is_nothing_else() -> None
 
 def test_what_cannot_be_read_hides_no_answer() -> None:
     assert parsed('<tool_call>{"name": "a" <answer>Oslo</answer>').answer == "Oslo"
-    assert parsed("<tool_call>{</tool_call><answer>Oslo</answer>").answer == "Oslo"
-    assert parsed("<tool_call>so <answer>Oslo</answer></tool_call>").answer == "Oslo"
     assert parsed("<answer>a</tool_call>b</answer>").answer == "a</tool_call>b"
 
 
@@ -111,13 +102,6 @@ def test_thinking_is_no_place_for_calls_but_for_whole_text() -> None:
     assert parsed("hm", thinking=True).reasoning == "hm"
 
 
-def test_too_many_calls_are_one_error() -> None:
-    turn = parsed(CALL * 5000)
-    assert isinstance(turn.items[-1], CallError)
-    assert turn.items[-1].kind == "too_many_calls"
-    assert turn.items[-1].span[1] == len(CALL) * 5000
-
-
 PIECES = ["<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</answer>", "x", "\n", CALL, "{a:1}"]
 
 
@@ -134,11 +118,8 @@ def test_every_character_is_somewhere(text: str, whole_text: bool) -> None:
 
 def test_managers_give_the_form_of_rlfactory() -> None:
     manager = QwenManager({})
-    assert manager.parse_response("<answer>1</answer> <answer> 2</answer>") == ("answer", "<answer> 2</answer>")
-    assert manager.parse_response("plain") == ("answer", "plain")
     assert manager.parse_tools(CALL) == [{"name": "search", "args": '{\n    "query": "Oslo"\n}'}]
     assert manager.parse_tools("x</tool_call>")[0]["name"] == "<error>"  # type: ignore[index]
-    assert manager.parse_response("<tool_call>{") == ("actions", [{"name": "<empty>", "args": EXTRACT}])
     assert manager.parse_tools('<tool_call>{"name": "a", "arguments": "x"}</tool_call>') == [
         {"name": "a", "args": '"x"'}
     ]
@@ -175,8 +156,6 @@ def test_answers_are_worded_as_there() -> None:
         "# Execute the tool search successed\nx",
         EXTRACT,
     ]
-    plain = RLFactoryParser(EnvParserOptions(replies="plain")).render_results(records)
-    assert plain[0].content == "717710"
 
 
 def test_a_manager_of_ones_own_reads_the_turn() -> None:
@@ -193,26 +172,6 @@ def test_a_manager_of_ones_own_reads_the_turn() -> None:
     ]
 
 
-def test_a_manager_that_runs_turns_is_asked_for_answers_only(tmp_path: Path) -> None:
-    options = {"tool_manager": f"{GUIDE}:SearchTagManager"}
-    assert parsed("<search>Oslo</search>", **options) == ParsedTurn(content="<search>Oslo</search>")
-    assert parsed("<answer> 1 </answer>", **options).answer == "1"
-    (tmp_path / "raising.py").write_text(
-        "from toolrl_plugin_rlfactory.managers import ToolManager\n"
-        "class Raising(ToolManager):\n"
-        "    def parse_response(self, response_content):\n        raise ValueError('no tags')\n"
-        "    def execute_actions(self, responses):\n        raise AssertionError\n"
-    )
-    (item,) = parsed("x", tool_manager=f"{tmp_path}/raising.py:Raising").items
-    assert isinstance(item, CallError)
-    assert "no tags" in item.message
-
-
-def test_a_manager_that_reads_as_rlfactory_does_is_not_asked() -> None:
-    turn = parsed(f"a{CALL}", tool_manager=f"{GUIDE}:CityManager")
-    assert turn.items[0].raw == CALL
-
-
 @pytest.mark.parametrize(
     ("reference", "says"),
     [
@@ -227,7 +186,91 @@ def test_a_class_that_is_not_there(reference: str, says: str) -> None:
 
 
 def test_options_that_can_not_be() -> None:
-    with pytest.raises(ValueError, match="give qwen3, qwen2_5, llama3, centralized_qwen3, adaptive"):
-        EnvParserOptions(tool_manager="qwen2_5_vl")
-    with pytest.raises(ValueError, match="module:Class"):
-        EnvParserOptions(env="search")
+    for options in ({"tool_manager": "qwen2_5_vl"}, {"env": "search"}):
+        with pytest.raises(ValueError, match="should match pattern"):
+            EnvParserOptions(**options)
+
+
+# Turns, and what RLFactory's rules make of them: the stand-in for its manager, and the parser.
+
+
+def c(name: str = "a", args: Any = ..., **more: Any) -> str:
+    call = {"name": name, "arguments": {"x": 1} if args is ... else args, **more}
+    return f"<tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
+
+
+E, R = ("<empty>", None), ("<error>", None)
+A = ("a", {"x": 1})
+B = ("b", {"x": 1})
+CASES: list[tuple[str, str, Any]] = [
+    ("plain words", "answer", "plain words"),
+    (c(), "actions", [A]),
+    (c() + c("b"), "actions", [A, B]),
+    ("I look.\n" + c() + "\nand wait", "actions", [A]),
+    ('<tool_call>{"name": "a", "arguments": {"x": 1}}', "actions", [E]),
+    ("<tool_call></tool_call>", "actions", [E]),
+    ("oops </tool_call>", "actions", [R]),
+    ("</tool_call>" + c(), "actions", [A]),
+    (c() + "</tool_call>", "actions", [A]),
+    (c() + "<tool_call>{]</tool_call>" + c("b"), "actions", [A, E, B]),
+    ('<tool_call>{"name": "a"' + c(), "actions", [E, A]),
+    ("<tool_call>" + c(), "actions", [A]),
+    ("<tool_call>  \n" + c(), "actions", [A]),
+    (c() + "<tool_call>", "actions", [A]),
+    ("<tool_call>", "actions", [E]),
+    ("<tool_call><tool_call>", "actions", [E]),
+    ("<answer>Oslo</answer>", "answer", "<answer>Oslo</answer>"),
+    ("<answer>1</answer> or <answer>2</answer>", "answer", "<answer>2</answer>"),
+    (c() + "<answer>Oslo</answer>", "answer", "<answer>Oslo</answer>"),
+    ("<answer>Oslo</answer>" + c(), "answer", "<answer>Oslo</answer>"),
+    ("<answer>Oslo " + c(), "actions", [A]),
+    (c() + "</answer>", "actions", [A]),
+    ("<answer>a<answer>b</answer>", "answer", "<answer>a<answer>b</answer>"),
+    ("</tool_call><answer>x</answer>", "answer", "<answer>x</answer>"),
+    ("<tool_call>{'name': 'a', 'arguments': {'x': 1}}</tool_call>", "actions", [A]),
+    ('<tool_call>{"name": "a", "arguments": {"x": 1,},}</tool_call>', "actions", [A]),
+    ("<tool_call>{name: 'a', arguments: {x: 1}}</tool_call>", "actions", [A]),
+    ('<tool_call>/* why */ {"name": "a", // so\n "arguments": {"x": 1}}</tool_call>', "actions", [A]),
+    ('<tool_call>{"name": "a", "arguments": {"x": 0x10}}</tool_call>', "actions", [("a", {"x": 16})]),
+    (c("a", '{"x": 1}'), "actions", [("a", '{"x": 1}')]),
+    (c("a", [1, 2]), "actions", [("a", [1, 2])]),
+    (c("a", None), "actions", [("a", None)]),
+    (c("a", {"q": "Åse 东京 🙂"}), "actions", [("a", {"q": "Åse 东京 🙂"})]),
+    (c("a", {"x": 1}, id=7), "actions", [A]),
+    (c("", {"x": 1}), "actions", [("", {"x": 1})]),
+    (c() + '<tool_call>{"name": "b", "argu', "actions", [A, E]),
+    ('<tool_call>{"name": "a", "arguments": {"x": 1}} so</tool_call>', "actions", [E]),
+    ('<tool_call>{"name": "a", "arguments": {}}{"name": "b", "arguments": {}}</tool_call>', "actions", [E]),
+    ('<tool_call>```json\n{"name": "a", "arguments": {}}\n```</tool_call>', "actions", [E]),
+    (c("a", {"x": "</tool_call>"}), "actions", [E]),
+    (c("a", {"x": "<tool_call>"}), "actions", [E, E]),
+    ('<tool_call>{"name": "b", "name": "a", "arguments": {"x": 1}}</tool_call>', "actions", [A]),
+]
+
+
+def plain(found: list[dict[str, str]] | str) -> Any:
+    if isinstance(found, str):
+        return found
+    return [
+        (tool["name"], None if tool["name"] in ("<empty>", "<error>") else json.loads(tool["args"])) for tool in found
+    ]
+
+
+@pytest.mark.parametrize(("text", "action", "found"), CASES)
+def test_the_manager_and_the_parser(text: str, action: str, found: Any) -> None:
+    said, tools = QwenManager({}).parse_response(response_content=text)
+    assert (said, plain(tools)) == (action, found)
+    turn = RLFactoryParser().parse(text, tools=())
+    if action == "answer":
+        inside = found.removeprefix("<answer>").removesuffix("</answer>").strip() if "</answer>" in found else None
+        assert turn.answer == inside
+        assert inside is not None or turn.items == ()
+        return
+    assert {tool["args"] for tool in tools if tool["name"] in ("<empty>", "<error>")} <= {EXTRACT}
+    assert (turn.answer, turn.status, len(turn.items)) == (None, "calls", len(found))
+    for item, (name, arguments) in zip(turn.items, found, strict=True):
+        if isinstance(item, ToolCall):
+            assert (item.name, item.arguments) == (name, arguments)
+        else:
+            # Arguments that are no object, and names of nothing, can't be called: RLFactory answers such calls so, too.
+            assert arguments is None or not isinstance(arguments, dict) or not name

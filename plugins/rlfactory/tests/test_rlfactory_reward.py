@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.types import Score
-from toolrl_plugin_rlfactory.envs import SearchEnv
 from toolrl_plugin_rlfactory.options import EnvRewardOptions
 from toolrl_plugin_rlfactory.reward import RLFactoryReward
 from toolrl_testing import make_build_context, make_episode, make_task
@@ -125,30 +123,6 @@ def test_an_env_with_tensors_and_a_verifying_tool(tmp_path: Path) -> None:
     assert "correct" not in found.metrics
 
 
-BATCH = """
-import torch
-from toolrl_plugin_rlfactory.envs import Env
-
-class Mine(Env):
-    def _compute_score_with_rules(self, data, tokenizer, if_val=False):
-        rows = data.non_tensor_batch["reward_model"]
-        right = [float(rows[i]["ground_truth"]["target"] == ["x"]) for i in range(len(data))]
-        assert data.batch["attention_mask"].shape == (len(data), data[0].batch["input_ids"].shape[-1])
-        data.meta_info.update({"reward/right": right})
-        return torch.tensor(data.meta_info["reward/right"]).view(len(data), 1)
-"""
-
-
-def test_an_env_that_reads_the_whole_batch(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "env_of_batches.py").write_text(BATCH)
-    reward = RLFactoryReward(
-        EnvRewardOptions(env=f"{tmp_path}/env_of_batches.py:Mine"), make_build_context("rlfactory")
-    )
-    found = asyncio.run(reward.score(make_episode("a turn", task=make_task(answer={"target": ["x"]}))))
-    assert found.value == 1.0
-
-
 @pytest.mark.parametrize(
     ("body", "says"),
     [
@@ -167,35 +141,6 @@ def test_an_env_that_gives_no_score(tmp_path: Path, body: str, says: str) -> Non
 
 def test_an_env_that_can_not_be_made(tmp_path: Path) -> None:
     file = tmp_path / "env_unmade.py"
-    file.write_text("class Mine:\n    def __init__(self, config):\n        raise OSError('no disk')\nclass Bare:\n"
-                    "    def __init__(self, config):\n        pass\n")  # fmt: skip
+    file.write_text("class Mine:\n    def __init__(self, config):\n        raise OSError('no disk')\n")
     with pytest.raises(ConfigError, match="no disk"):
         RLFactoryReward(EnvRewardOptions(env=f"{file}:Mine"), make_build_context("rlfactory"))
-    with pytest.raises(ConfigError, match="has no tool_manager"):
-        RLFactoryReward(EnvRewardOptions(env=f"{file}:Bare"), make_build_context("rlfactory"))
-
-
-def test_an_env_that_asks_a_reward_model_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "env_with_judge.py"
-    judge = "    def _compute_single_score_with_reward_rollout_wg(self, *about):\n        return 1.0\n"
-    rules = "    def _compute_score_with_rules(self, data, tokenizer):\n        return [[1.0]]\n"
-    file.write_text(f"from toolrl_plugin_rlfactory.envs import Env\nclass Judged(Env):\n{judge}\n"
-                    f"class Both(Env):\n{judge}{rules}")  # fmt: skip
-    with pytest.raises(ConfigError, match="Judged has a reward model score"):
-        RLFactoryReward(EnvRewardOptions(env=f"{file}:Judged"), make_build_context("rlfactory"))
-    reward = RLFactoryReward(EnvRewardOptions(env=f"{file}:Both"), make_build_context("rlfactory"))
-    assert asyncio.run(reward.score(make_episode("x"))).value == 1.0
-
-
-def test_options_that_do_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="step_rewards"):
-        EnvRewardOptions(factor=0.1)
-    with pytest.raises(ValueError, match="SearchEnv"):
-        EnvRewardOptions(env="a:B", format_score=0.0)
-
-
-def test_a_reward_model_is_refused() -> None:
-    env = SearchEnv({"tool_manager": "qwen3"})
-    assert math.isnan(env.get_step_reward(["plain"])[0])
-    with pytest.raises(NotImplementedError):
-        env.compute_score(object(), None, None, None)  # type: ignore[arg-type]

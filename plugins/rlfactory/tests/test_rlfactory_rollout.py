@@ -6,7 +6,6 @@ import json
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rlfactory_script import ROW, SCRIPT, needs_plugins
@@ -27,31 +26,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-MANAGER = """
-import re
-
-from envs.tool_manager.base_manager import ToolManager
-
-
-class TagsManager(ToolManager):
-    def _build_tools(self):
-        self.functions, self.tool_map = [], {}
-
-    @property
-    def all_tools(self):
-        return self.tool_map
-
-    def parse_response(self, response_content):
-        found, answer = self.parse_end_flag(response_content)
-        if found:
-            return "answer", answer
-        return "actions", [{"name": "search", "args": response_content}]
-
-    def execute_actions(self, responses):
-        read = [self.parse_response(response_content=response) for response in responses]
-        told = [[{"role": "user", "content": "<information>Oslo</information>"}] for _ in read]
-        return [action for action, _ in read], told
-"""
 ENV = """
 from verl import DataProto
 
@@ -69,39 +43,6 @@ class MineEnv(Env):
     def _compute_score_with_rules(self, data, tokenizer, if_val=False):
         return [[float(self.worth)] for _ in data]
 """
-
-
-def rolled_out(folder: Path, model: Path, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
-    """What a rollout reports of the converted script, in the current folder."""
-    (folder / "main_grpo.sh").write_text(SCRIPT)
-    (folder / "data").mkdir()
-    for name in ("train", "test"):
-        (folder / "data" / f"{name}.jsonl").write_text((json.dumps(ROW) + "\n") * 2)
-    overrides = [f"actor_rollout_ref.model.path={model}", "data.max_prompt_length=400", "data.max_response_length=16",
-                 "data.train_batch_size=2", "actor_rollout_ref.rollout.n=2", "trainer.logger=[console]"]  # fmt: skip
-    assert main(["rlfactory", "convert", "main_grpo.sh", *overrides, *more, "-o", "mine.yaml"]) == 0
-    assert main(["config", "check", "mine.yaml"]) == 0
-    capsys.readouterr()
-    sets = ["--set", "device=cpu", "--set", "threads=1"]
-    assert main(["rollout", "mine.yaml", "--tasks", "1", "--episodes", "2", "--json", *sets]) == 0
-    facts: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert facts["errors/rate"] == 0, facts
-    return facts
-
-
-def test_a_converted_config_with_classes_of_ones_own_rolls_out(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    needs_plugins()
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "envs" / "tool_manager").mkdir(parents=True)
-    (tmp_path / "envs" / "tool_manager" / "tags_manager.py").write_text(MANAGER)
-    (tmp_path / "envs" / "mine.py").write_text(ENV)
-    env = "actor_rollout_ref.env"
-    own = [f"{env}.name=mine", f"{env}.tool_manager=tags", f"{env}.config_path=null", f"{env}.worth=7"]
-    facts = rolled_out(tmp_path, model, capsys, *own, "trainer.experiment_name=mine")
-    # The Env's own score, with the `worth` of its config, and its credit for each turn.
-    assert facts["reward/mean"] == pytest.approx(7 + 0.1 * facts["turns/mean"])
 
 
 SERVER = """
@@ -123,13 +64,27 @@ mcp.run()
 """
 
 
-def test_the_converted_config_rolls_out(
+def test_a_converted_config_with_an_env_of_ones_own_rolls_out(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs_plugins()
     pytest.importorskip("mcp", reason="mcp isn't installed: pip install mcp")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "search.py").write_text(SERVER)
     servers = [{"mcpServers": {"search": {"command": sys.executable, "args": ["search.py"]}}}]
-    (tmp_path / "mcp_tools.pydata").write_text(repr(servers))
-    rolled_out(tmp_path, model, capsys)
+    files = {"search.py": SERVER, "mcp_tools.pydata": repr(servers), "envs/mine.py": ENV, "main_grpo.sh": SCRIPT}
+    rows = (json.dumps(ROW) + "\n") * 2
+    for name, text in {**files, "data/train.jsonl": rows, "data/test.jsonl": rows}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    overrides = [f"actor_rollout_ref.model.path={model}", "data.max_prompt_length=400", "data.max_response_length=16",
+                 "data.train_batch_size=2", "actor_rollout_ref.rollout.n=2", "trainer.logger=[console]",
+                 "actor_rollout_ref.env.name=mine", "actor_rollout_ref.env.worth=7"]  # fmt: skip
+    assert main(["rlfactory", "convert", "main_grpo.sh", *overrides, "-o", "mine.yaml"]) == 0
+    assert main(["config", "check", "mine.yaml"]) == 0
+    capsys.readouterr()
+    sets = ["--set", "device=cpu", "--set", "threads=1"]
+    assert main(["rollout", "mine.yaml", "--tasks", "1", "--episodes", "2", "--json", *sets]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["errors/rate"] == 0, facts
+    # The Env's own score, with the `worth` of its config, and its credit for each turn.
+    assert facts["reward/mean"] == pytest.approx(7 + 0.1 * facts["turns/mean"])

@@ -108,12 +108,6 @@ def test_an_episode_has_verifiers_own_transcript_and_reward(kind: str, script: l
     assert [(role, text.strip()) for role, text in read] == [(role, text.strip()) for role, text in shown]
 
 
-def test_answers_of_tools_are_the_turns() -> None:
-    episode = play([call("calculator", expression="2 + 2"), "4"], kind="tool")
-    (record,) = episode.turns[0].calls
-    assert (record.call.name, record.result.text) == ("calculator", "4")
-
-
 def test_stops() -> None:
     assert play(["4"]).stop_reason == "no_call"
     assert play(["9", "4"], kind="game").stop_reason == "tool_done"
@@ -145,21 +139,15 @@ def test_rows_are_tasks() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"id": "vf-nowhere"}, "'vf-nowhere' isn't installed"),
+        ({"id": "vf-nowhere"}, "'vf-nowhere' can't be loaded"),
         ({"id": "vf-games", "args": {"size": "many"}}, "can't be loaded: TypeError"),
         ({"id": "vf-games", "args": {"key": "VF_GAMES_KEY"}}, "Missing required environment variable.*VF_GAMES_KEY"),
-        ({"id": "vf-games", "args": {"group": True}}, r"compares the rollouts of a group \(longest\)"),
+        ({"id": "vf-games", "args": {"group": True}}, "compares the rollouts of a group"),
     ],
 )
 def test_environments_that_cant_be_used(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Examples(DataOptions(**options), CONTEXT)
-
-
-def test_another_version_of_verifiers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "verifiers", types.SimpleNamespace(__version__="0.4.0"))
-    with pytest.raises(ConfigError, match=r"verifiers 0\.4\.0 has no load_environment"):
-        examples(size=9)
 
 
 def test_loading_leaves_signals_alone() -> None:

@@ -24,7 +24,7 @@ tools:
     config: {}
 """
 FUNCTIONS = '''
-from toolrl_plugin_verl.tools import function_tool
+from toolrl_plugin_verl.tools.function_tool import function_tool
 
 @function_tool
 def double(number: float) -> str:

@@ -16,7 +16,7 @@ from toolrl.cli.main import main
 from toolrl.config.load import check_config, load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
-from toolrl_common.conversion import UNKNOWN_KEY, Conversion, Reading
+from toolrl_common.conversion import Conversion, Reading
 from toolrl_plugin_verl.convert.command import VerlConversion, VerlConvert
 from toolrl_plugin_verl.convert.mapping import convert
 
@@ -55,16 +55,6 @@ def of_file(path: Path | str, *overrides: str) -> tuple[dict[str, Any], Conversi
     return VerlConvert().convert(str(path), overrides)
 
 
-def test_groups_of_one_are_kept() -> None:
-    on, ppo = "algorithm.filter_groups.enable=true", "algorithm.adv_estimator=gae"
-    assert "dynamic_sampling" not in converted(on, ppo, "actor_rollout_ref.rollout.n=1")[0]["algorithm"]
-    assert converted(on, ppo, "actor_rollout_ref.rollout.n=4")[0]["algorithm"]["dynamic_sampling"] is True
-
-
-def lost(report: Conversion) -> dict[str, str]:
-    return dict(report.lost)
-
-
 @pytest.mark.parametrize("name", GUIDES)
 def test_each_guides_script_gives_a_config_that_checks(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -74,7 +64,6 @@ def test_each_guides_script_gives_a_config_that_checks(
     verl_guides.write_guide(tmp_path, name)
     assert main(["verl", "convert", f"run_{name}.sh", "--out", f"{name}.yaml"]) == 0
     said = capsys.readouterr().out
-    assert "config.yaml" not in said
     assert "install toolrl-plugin-wandb" in said
     assert main(["config", "check", f"{name}.yaml"]) == 0
     config = load_config(f"{name}.yaml").config
@@ -135,9 +124,8 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
     assert config["evaluation"] == {"episodes_per_task": 4, "temperature": 0.6}
     assert config["data"] == {"shuffle": False}
     assert config["run"]["name"] == "USER-16"
-    assert lost(report)["foo.bar"] == UNKNOWN_KEY
-    assert lost(report)["trainer.x.a"] == UNKNOWN_KEY
-    assert "--cfg job --resolve" in lost(report)["defaults: nowhere"]
+    assert {"foo.bar", "trainer.x.a"} <= set(report.lost)
+    assert "--cfg job --resolve" in report.lost["defaults: nowhere"]
 
 
 @pytest.mark.parametrize(
@@ -148,25 +136,15 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["ACTOR.clip_ratio_high=0.28"], "algorithm.clip_high", 0.28),
         (["ACTOR.entropy_coeff=0.01"], "algorithm.entropy_coef", 0.01),
         (["ROLLOUT.top_k=50"], "rollout.top_k", 50),
-        (["ROLLOUT.temperature=0.7"], "rollout.temperature", 0.7),
         (["VALUES.temperature=0.6", "VALUES.top_p=0.6"], "evaluation", {"temperature": 0.6, "top_p": 0.6}),
-        (["VALUES.temperature=0.6", "ROLLOUT.top_k=50"], "evaluation", {"temperature": 0.6, "top_k": 0}),
-        (["VALUES.temperature=1", "VALUES.top_k=50", "ROLLOUT.top_k=50"], "evaluation", {"temperature": 1.0}),
         (["VALUES.top_k=50"], "evaluation", {"temperature": 0.0}),
         (["ACTOR.use_dynamic_bsz=True"], "trainer.tokens_per_microbatch", 16384),
         (["ACTOR.optim.warmup_style=cosine"], "trainer.schedule", "cosine"),
         (["ACTOR.optim.lr_warmup_steps_ratio=0.05"], "trainer.warmup_steps", 0.05),
-        (["ACTOR.optim.lr_warmup_steps_ratio=1"], "trainer.warmup_steps", 100),
-        (["ACTOR.optim.lr_warmup_steps=7"], "trainer.warmup_steps", 7),
         (["ACTOR.use_prefix_grouper=False"], "trainer.share_prefix", False),
         (["trainer.save_freq=10"], "trainer.save_every", 10),
-        (["trainer.max_actor_ckpt_to_keep=5"], "trainer.keep_checkpoints", 5),
-        (["MODEL.lora_rank=8", "MODEL.lora_alpha=32"], "model.lora.alpha", 32.0),
         (["ACTOR.loss_agg_mode=seq-mean-token-mean"], "algorithm.loss_aggregation", "sequence_mean"),
-        (["ACTOR.clip_ratio=0.3"], "algorithm.clip_high", 0.3),
-        (["ACTOR.clip_ratio_high=0.28"], "algorithm.clip_low", 0.2),
         (["ACTOR.use_kl_loss=True"], "algorithm.kl_correction", False),
-        (["MODEL.lora_rank=8"], "model.lora", {"rank": 8, "alpha": 16.0}),
         (
             ["MODEL.lora_rank=8", "MODEL.target_modules=[q_proj,v_proj]"],
             "model.lora.target_modules",
@@ -177,34 +155,37 @@ def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
         (["data.train_files=['a.parquet','b.parquet']"], "data.train.options.path", ["a.parquet", "b.parquet"]),
         (["data.train_files=a.parquet", "data.train_max_samples=9"], "data.train.options.limit", 9),
         (["data.train_files=a", "data.prompt_key=chat"], "data.train.options.prompt_key", "chat"),
-        (["data.val_files=a.parquet"], "data.eval.use", "verl"),
         (["trainer.logger=[console,tensorboard]"], "observers.1", "tensorboard"),
         (["MULTI.format=qwen3_coder"], "ENV.parser", "qwen3_coder"),
-        (["MULTI.format=gpt-oss"], "ENV.chat_format", {"use": "renderers", "options": {"renderer": "gpt-oss"}}),
-        (["MULTI.format=deepseek_v4"], "ENV.parser.options.renderer", "deepseek-v4"),
         (["algorithm.use_kl_in_reward=True", "ACTOR.use_kl_loss=False"], "algorithm.kl_in", "reward"),
         (
             ["algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.kl_coef=0.1", "ACTOR.use_kl_loss=False"],
             "algorithm.kl_coef",
             0.1,
         ),
-        (["MULTI.format=kimi"], "ENV.parser", "renderers"),
         (["MULTI.max_assistant_turns='5'"], "ENV.max_turns", 5),
         (["MULTI.enable=true"], "ENV.max_turns", 32),
-        (["data.train_files=a", "data.train_max_samples='7'"], "data.train.options.limit", 7),
-        (["trainer.total_training_steps='7'"], "trainer.steps", 7),
         (["+TEMPLATE.enable_thinking=False"], "ENV.chat_format.options.template_kwargs.enable_thinking", False),
-        (["trainer.total_epochs=2"], "ENV.max_turns", 1),
-        (["MULTI.enable=True"], "ENV.max_turns", 32),
         (["MULTI=True"], "ENV.max_turns", 32),
-        (["trainer.experiment_name=null"], "run.name", "run"),
         (
             ["+TEMPLATE={enable_thinking:false,n:[1,2]}"],
             "ENV.chat_format.options.template_kwargs",
             {"enable_thinking": False, "n": [1, 2]},
         ),
         (["MULTI.max_user_turns=3"], "ENV.max_turns", 4),
-        (["MULTI.max_turns=6"], "ENV.max_turns", 6),
+        (["MULTI.tool_config_path=t.yaml"], "ENV.tools.0.options.tool_config_path", "t.yaml"),
+        (["ROLLOUT.tool_config=t.yaml"], "ENV.tools.0.options.tool_config_path", "t.yaml"),
+        (["rollout.tool_config=t.yaml"], "ENV.tools.0.options.tool_config_path", "t.yaml"),
+        (
+            [
+                "MULTI.tool_config_path=t",
+                "MULTI.max_tool_response_length=1000",
+                "MULTI.max_parallel_calls=3",
+                "MULTI.tool_response_truncate_side=left",
+            ],
+            "ENV.tools.0.policy",
+            {"max_output_tokens": 250, "truncate": "tail", "max_calls_per_turn": 3},
+        ),
         (["MULTI.function_tool_path=f.py"], "ENV.tools.0.options.function_tool_path", "f.py"),
         (["FUNCTION.path=r.py"], "ENV.rewards.0.options.path", "r.py"),
         (["reward.FUNCTION.path=r.py", "reward.FUNCTION.name=f"], "ENV.rewards.0.options.name", "f"),
@@ -223,72 +204,22 @@ def test_settings_are_carried_over(overrides: list[str], where: str, value: Any)
         node = node[int(key) if isinstance(node, list) else key]
     assert node == value
     keys = [full(override).lstrip("+").partition("=")[0] for override in overrides]
-    assert not [key for key in lost(report) if key.startswith(tuple(keys))]
+    assert not [key for key in report.lost if key.startswith(tuple(keys))]
 
 
 @pytest.mark.parametrize(
-    ("override", "why"),
+    "override",
     [
-        ("algorithm.adv_estimator=remax", "'remax' isn't there; the config trains with GRPO"),
-        ("ROLLOUT.n=1", "nothing to be compared with"),
-        ("reward_model.enable=True", "no reward model"),
-        ("reward_model.reward_manager=prime_math", "what the reward manager 'prime_math' adds"),
-        ("reward_model.overlong_buffer.enable=True", "a buffer of 0 of 512 tokens and a penalty of 0 do nothing"),
-        ("ACTOR.policy_loss.loss_mode=kl_cov", "'kl_cov' isn't there"),
-        ("ACTOR.policy_loss.clip_cov_ratio=0.1", "of a policy loss that the config doesn't take"),
-        ("CORRECTION.rollout_is=geometric", "'geometric' with the threshold 2 isn't there"),
-        ("ACTOR.loss_agg_mode=token-sum", "'token-sum' isn't there"),
-        ("MODEL.lora_adapter_path=a", "LoRA"),
-        ("MODEL.target_modules=[q_proj]", "LoRA"),
-        ("MULTI.interaction_config_path=i.yaml", "respond(turn)"),
-        ("ROLLOUT.agent.default_agent_loop=mine", "agent loop of your own"),
-        ("MULTI.format=odd", "reads calls as hermes"),
-        ("data.train_files=hdfs://x/y.parquet", "isn't on this machine"),
-        ("data.train_batch_size=many", "'many' is no whole number"),
-        ("critic.optim.lr=1e-5", "GRPO has none"),
-        ("data.custom_cls.path=x.py", "a data set class of your own"),
-        ("ROLLOUT.gpu_memory_utilization=0.5", "inference engine"),
-        ("something.new=1", UNKNOWN_KEY),
-        ("trainer.val_only=True", "`toolrl eval`"),
-        ("ROLLOUT.do_sample=False", "are sampled"),
-        ("ACTOR.loss_scale_factor=100", "divides by the longest length"),
-        ("data.seed=-1", "out of bounds"),
-        ("ROLLOUT.n=2.5", "'2.5' is no whole number"),
-        ("async_training.staleness_threshold=0.5", "rollout.max_staleness"),
-        ("rollout.total_rollout_steps=1000", "rollout.max_staleness"),
-        ("ROLLOUT.full_determinism=True", "deterministic: true"),
-        ("CORRECTION.rollout_rs=token", "mode: reject"),
-        ("ROLLOUT.calculate_log_probs=True", "always"),
-        ("MULTI.max_assistant_turns=many", "'many' is no whole number"),
-        ("MULTI.max_tool_response_length=all", "'all' is no whole number"),
-        ("ACTOR.use_rollout_log_probs=True", "always"),
-        ("algorithm.lam=0.9", "preset: ppo"),
+        "algorithm.adv_estimator=remax", "ROLLOUT.n=1", "ROLLOUT.n=2.5", "reward_model.enable=True",
+        "reward_model.reward_manager=prime_math", "ACTOR.policy_loss.loss_mode=kl_cov",
+        "CORRECTION.rollout_is=geometric", "ACTOR.loss_agg_mode=token-sum", "MODEL.lora_adapter_path=a",
+        "ROLLOUT.agent.default_agent_loop=mine", "MULTI.format=odd", "data.train_files=hdfs://x/y.parquet",
+        "data.train_batch_size=many", "critic.optim.lr=1e-5", "something.new=1", "trainer.val_only=True",
+        "data.seed=-1", "MULTI.max_assistant_turns=many", "ROLLOUT.tool_config.search.limit=3",
     ],
-)
-def test_what_is_lost_is_told_with_its_reason(override: str, why: str) -> None:
-    _, report = converted(override)
-    assert why in lost(report)[full(override).partition("=")[0]]
-
-
-def test_a_reward_model_that_is_off_is_nothing_to_tell() -> None:
-    _, report = converted("reward_model.enable=False", "actor_rollout_ref.rollout.n=4")
-    assert "reward_model.enable" not in lost(report)
-
-
-def test_samples_are_not_weighed_twice() -> None:
-    overrides = ("ACTOR.policy_loss.loss_mode=dppo_tv", "algorithm.rollout_correction.rollout_is=token")
-    config, report = converted(*overrides)
-    assert "importance" not in config["algorithm"]
-    assert "weighs samples already" in lost(report)["algorithm.rollout_correction.rollout_is"]
-
-
-@pytest.mark.parametrize("loop", [None, "single_turn_agent", "tool_agent"])
-def test_rows_that_verl_runs_without_tools_are_told(loop: str | None) -> None:
-    overrides = ["actor_rollout_ref.rollout.multi_turn.tool_config_path=t.yaml"]
-    if loop is not None:
-        overrides.append(f"actor_rollout_ref.rollout.agent.default_agent_loop={loop}")
-    _, report = converted(*overrides)
-    assert any("agent_name" in remark for remark in report.remarks) is (loop != "tool_agent")
+)  # fmt: skip
+def test_what_is_lost_is_listed(override: str) -> None:
+    assert full(override).partition("=")[0] in converted(override)[1].lost
 
 
 KL = "ACTOR.use_kl_loss=True"
@@ -299,8 +230,6 @@ KL_TYPE = "ACTOR.kl_loss_type"
     ("overrides", "wanted"),
     [
         (["algorithm.adv_estimator=grpo"], {"preset": "grpo", "scale": "std", "clip_dual": 3.0, "critic": None}),
-        (["algorithm.adv_estimator=rloo"], {"preset": "rloo", "scale": None}),
-        (["algorithm.adv_estimator=reinforce_plus_plus_baseline"], {"preset": "reinforce_plus_plus_baseline"}),
         (
             ["algorithm.adv_estimator=reinforce_plus_plus", "ROLLOUT.n=1"],
             {"preset": "reinforce_plus_plus", "group_size": 1},
@@ -313,34 +242,14 @@ KL_TYPE = "ACTOR.kl_loss_type"
                         "warmup_steps": 5}},
         ),
         (["ACTOR.loss_agg_mode=seq-mean-token-sum"], {"loss_aggregation": "sequence_sum"}),
-        (["ACTOR.clip_ratio_c=10.0"], {"clip_dual": 10.0}),
         (
             ["ACTOR.policy_loss.loss_mode=gspo", "ACTOR.clip_ratio_high=4e-4"],
             {"ratio": "sequence", "clip_high": 4e-4, "clip_dual": None},
         ),
         (["ACTOR.policy_loss.loss_mode=cispo"], {"surrogate": "cispo", "clip_dual": None}),
         (["algorithm.adv_estimator=gdpo"], {"preset": "grpo", "advantage": "gdpo", "scale": None}),
-        (
-            ["ACTOR.policy_loss.loss_mode=dppo_kl", "ACTOR.clip_ratio_high=0.1", "ACTOR.clip_ratio_c=20.0"],
-            {"clip_low": None, "policy_loss": {"use": "dppo", "options": {
-                "divergence": "kl", "clip_low": 0.2, "clip_high": 0.1, "ratio_cap": 20.0}}},
-        ),
-        ([KL, f"{KL_TYPE}=mse"], {"kl_estimator": "k2", "kl_correction": False}),
         ([KL, f"{KL_TYPE}=k1+"], {"kl_estimator": "k1", "kl_correction": True}),
         ([KL, f"{KL_TYPE}=low_var_kl+"], {"kl_estimator": None, "kl_correction": True}),
-        (
-            ["reward_model.reward_manager=dapo", "reward_model.overlong_buffer.enable=True",
-             "reward_model.overlong_buffer.len=64", "reward_model.overlong_buffer.penalty_factor=1.0",
-             "reward_model.overlong_buffer.log=False", "data.max_response_length=256"],
-            {"overlong": {"tokens": 256, "buffer": 64, "penalty": 1.0}},
-        ),
-        (
-            ["reward.reward_manager.name=dapo", "+reward.reward_kwargs.overlong_buffer_cfg.enable=True",
-             "+reward.reward_kwargs.overlong_buffer_cfg.len=8", "+reward.reward_kwargs.max_resp_len=100",
-             "+reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=0.5"],
-            {"overlong": {"tokens": 100, "buffer": 8, "penalty": 0.5}},
-        ),
-        (["reward_model.overlong_buffer.enable=False", "reward_model.overlong_buffer.len=8"], {"overlong": None}),
         (
             ["CORRECTION.rollout_is=token", "CORRECTION.rollout_is_threshold=4"],
             {"importance": {"level": "token", "mode": "truncate", "cap": 4.0}},
@@ -354,7 +263,6 @@ KL_TYPE = "ACTOR.kl_loss_type"
             ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc"],
             {"dynamic_sampling": True, "filter_metric": None},
         ),
-        (["ACTOR.tis_imp_ratio_cap=2"], {"importance": {"level": "token", "mode": "truncate", "cap": 2.0}}),
     ],
 )  # fmt: skip
 def test_algorithms_are_carried_over(overrides: list[str], wanted: dict[str, Any]) -> None:
@@ -362,70 +270,17 @@ def test_algorithms_are_carried_over(overrides: list[str], wanted: dict[str, Any
     config, report = converted(*overrides)
     assert {key: config["algorithm"].get(key) for key in wanted} == wanted
     keys = {full(override).lstrip("+").partition("=")[0] for override in overrides}
-    assert not [key for key in lost(report) if key in keys]
+    assert not keys & set(report.lost)
     assert not [line for line in problems_of(config) if ": there is no " not in line]
 
 
-@pytest.mark.parametrize(("name", "there"), [("vllm", True), ("sglang", False)])
-def test_an_engine_that_there_is_is_named(name: str, there: bool) -> None:
-    (remark,) = (line for line in converted(f"actor_rollout_ref.rollout.name={name}")[1].remarks if "engine:" in line)
-    assert ("toolrl-plugin-vllm" in remark) is there
-
-
 def test_a_config_without_an_estimator_means_verls_default() -> None:
-    config, report = converted(tree={})
+    rollout = {"_target_": "verl.RolloutConfig", "name": "???"}
+    config, report = converted(tree={"actor_rollout_ref": {"rollout": rollout}})
     assert (config["algorithm"]["preset"], config["algorithm"]["group_size"]) == ("ppo", 1)
     assert any("verl's default is gae" in remark for remark in report.remarks)
-
-
-def test_what_sets_nothing_is_nothing_to_tell() -> None:
-    tree = {"actor_rollout_ref": {"rollout": {"_target_": "verl.RolloutConfig", "name": "???", "n": 4}}}
-    _, report = converted(tree=tree)
-    assert not [key for key, _ in report.lost if "_target_" in key]
+    assert not [key for key in report.lost if "_target_" in key], "what sets nothing is nothing to tell"
     assert not [remark for remark in report.remarks if "???" in remark]
-
-
-def test_arguments_of_a_chat_template_that_a_renderer_takes_the_place_of_are_told() -> None:
-    multi = "actor_rollout_ref.rollout.multi_turn.format=glm"
-    _, report = converted(multi, "+data.apply_chat_template_kwargs.enable_thinking=False")
-    assert "chat template" in lost(report)["data.apply_chat_template_kwargs.enable_thinking"]
-    assert any("name the renderer" in remark for remark in report.remarks)
-
-
-def test_a_config_group_is_told_as_such(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("defaults: [{actor@actor_rollout_ref.actor: mine}, ppo_trainer, _self_]\n")
-    _, report = of_file(tmp_path / "mine.yaml")
-    assert "what it sets is missing" in lost(report)["defaults: {'actor@actor_rollout_ref.actor': 'mine'}"]
-
-
-def test_the_tools_policy() -> None:
-    multi = "actor_rollout_ref.rollout.multi_turn"
-    config, report = converted(
-        f"{multi}.tool_config_path=t.yaml",
-        f"{multi}.max_tool_response_length=1000",
-        f"{multi}.tool_response_truncate_side=left",
-        f"{multi}.max_parallel_calls=3",
-    )
-    policy = {"max_output_tokens": 250, "truncate": "tail", "max_calls_per_turn": 3}
-    assert config["environments"]["default"]["tools"][0]["policy"] == policy
-    assert any("1000 characters" in remark for remark in report.remarks)
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "actor_rollout_ref.rollout.tool_config",
-        "actor_rollout_ref.rollout.tool_config_path",
-        "actor_rollout_ref.rollout.multi_turn.tool_config",
-        "rollout.tool_config",
-    ],
-)
-def test_guides_names_of_the_tools_file(key: str) -> None:
-    config, report = converted(f"{key}=t.yaml")
-    assert config["environments"]["default"]["tools"][0]["options"]["tool_config_path"] == "t.yaml"
-    assert key not in lost(report)
-    _, report = converted(f"{key}.search.limit=3")
-    assert "multi_turn.tool_config_path" in lost(report)[f"{key}.search.limit"]
 
 
 def test_a_script_of_main_grpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,28 +291,24 @@ def test_a_script_of_main_grpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (config["algorithm"]["preset"], config["algorithm"]["group_size"]) == ("grpo", 4)
     assert config["trainer"]["prompts_per_step"] == 6
     assert config["environments"]["default"]["tools"][0]["options"]["tool_config_path"] == "tools.yaml"
-    assert not lost(report)
-    assert not any("no adv_estimator" in remark for remark in report.remarks)
+    assert not report.lost
 
 
 def test_what_a_script_leaves_open_is_told(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(
-        "if true; then A=1; else A=2; fi\n"
+        "A=1; A=2\n"
         "main_ppo data.train_batch_size=$A trainer.save_freq=$(nproc) trainer.experiment_name=x_$(date +%s) "
         "--config-name=mine\nmain_ppo b=1\n"
     )
     config, report = of_file(tmp_path / "run.sh")
     assert (config["trainer"]["prompts_per_step"], config["run"]["name"]) == (2, "x")
-    assert "made by a command of the script" in lost(report)["trainer.save_freq"]
-    assert "there is no 'mine.yaml'" in lost(report)["--config-name=mine"]
-    told = [why for key, why in report.lost if key == str(tmp_path / "run.sh")]
-    assert [why[:17] for why in told] == ["1 further command", "conditions and lo"]
+    assert "made by a command of the script" in report.lost["trainer.save_freq"]
+    assert "there is no 'mine.yaml'" in report.lost["--config-name=mine"]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("tools.yaml", verl_guides.TOOLS["gsm8k"], "is a tool YAML, which toolrl reads as it is"),
         ("run.sh", "echo hi\n", "nothing calls main_ppo"),
         ("none.sh", None, "can't be read"),
         ("a.yaml", "[1]", "a config is a mapping"),
@@ -473,7 +324,7 @@ def test_what_is_no_config_is_refused(name: str, text: str | None, message: str,
 _KEYS = st.sampled_from(
     [
         "data.train_files", "data.train_batch_size", "data.max_prompt_length", "actor_rollout_ref.rollout.n",
-        "actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor.optim.betas", "trainer.logger",
+        "actor_rollout_ref.actor.optim.lr", "trainer.logger",
         "trainer.experiment_name", "actor_rollout_ref.rollout.multi_turn", "custom_reward_function.path",
         "actor_rollout_ref.rollout.temperature", "trainer.save_freq", "data", "algorithm.filter_groups.enable",
         "actor_rollout_ref.actor.clip_ratio_low", "actor_rollout_ref.rollout.top_p",
@@ -502,37 +353,19 @@ def problems_of(config: dict[str, Any]) -> list[str]:
     return []
 
 
-def test_what_a_tool_yaml_sets_in_vain_is_told(tmp_path: Path) -> None:
-    tools = tmp_path / "tools.yaml"
-    tools.write_text(
-        "tools:\n"
-        "  - class_name: verl.tools.mcp_search_tool.MCPSearchTool\n"
-        "    config: {rate_limit: 120, timeout: 120, use_mcp: true}\n"
-        "    mcp: {mcp_servers_config_path: ./none.json, tool_selected_list: [search]}\n"
-        "  - class_name: verl.tools.sandbox_fusion_tools.SandboxFusionTool\n"
-        "    config: {sandbox_fusion_url: 'http://x', rate_limit: 4, odd: 1}\n"
-    )
-    _, report = converted(f"actor_rollout_ref.rollout.multi_turn.tool_config_path={tools}")
-    told = {key.rpartition(": ")[2]: why for key, why in report.lost if key.startswith(str(tools))}
-    assert set(told) == {"tools[0].config.rate_limit", "tools[0].config.timeout", "tools[1].config.odd"}
-    assert "policy.timeout" in told["tools[0].config.timeout"]
-    assert any("none.json isn't here" in remark for remark in report.remarks)
-
-
 def test_files_that_are_named_are_looked_into(tmp_path: Path) -> None:
     tools, reward = tmp_path / "tools.yaml", tmp_path / "reward.py"
     classes = ("verl.tools.agentbay_tool.AgentBayTool", "my_tools.YourTool", "verl.tools.gsm8k_tool.Gsm8kTool")
     entries = [{"class_name": name, "config": {"type": "native", "key": "${oc.env:NO_SUCH_KEY}"}} for name in classes]
     tools.write_text(yaml.safe_dump({"tools": entries}))
-    reward.write_text("import re\nfrom verl.utils.reward_score import gsm8k, prime_code\nimport verl.protocol\n")
+    reward.write_text("import re\nfrom verl.utils.reward_score import gsm8k\nimport verl.protocol\n")
     multi = "actor_rollout_ref.rollout.multi_turn"
     _, report = converted(f"{multi}.tool_config_path={tools}", f"custom_reward_function.path={reward}")
-    assert "install verl, or take the import out" in lost(report)["verl.tools.agentbay_tool.AgentBayTool"]
-    assert "Add the folder that it is in to the option `python_path`" in lost(report)["my_tools.YourTool"]
-    assert classes[2] not in lost(report)
-    missing = {key for key in lost(report) if key.startswith(str(reward))}
-    assert missing == {f"{reward}: verl.utils.reward_score.prime_code", f"{reward}: verl.protocol"}
+    assert "install verl, or take the import out" in report.lost["verl.tools.agentbay_tool.AgentBayTool"]
+    assert "Add the folder that it is in to the option `python_path`" in report.lost["my_tools.YourTool"]
+    assert classes[2] not in report.lost
+    assert [key for key in report.lost if key.startswith(str(reward))] == [f"{reward}: verl.protocol"]
     tools.write_text("tools: [{class_name: a.B, config: {type: odd}}]")
     _, report = converted(f"{multi}.tool_config_path={tools}", f"{multi}.function_tool_path={tmp_path}/none.py")
-    assert "config.type is 'odd'" in lost(report)["tool_config_path"]
+    assert "config.type is 'odd'" in report.lost["tool_config_path"]
     assert any("none.py isn't here" in remark for remark in report.remarks)

@@ -62,24 +62,11 @@ def test_one_file_a_step_one_line_an_episode(tmp_path: Path) -> None:
 
 def test_evaluations_have_a_folder_of_their_own_or_none(tmp_path: Path) -> None:
     observer, run = dump(tmp_path)
-    observer.toolrl_episode_end(run, episode("4", "a", 0))
-    observer.toolrl_step_end(run, StepReport(0, "eval", {}))
-    assert not (tmp_path / "run").exists()
-    observer.toolrl_episode_end(run, episode("4", "a", 0))
-    observer.toolrl_step_end(run, StepReport(1, "train", {}))
-    assert [line["step"] for line in lines(tmp_path / "run" / "rollout_data" / "1.jsonl")] == [1]
+    for kind in ("eval", "train"):
+        observer.toolrl_episode_end(run, episode("4", "a", 0))
+        observer.toolrl_step_end(run, StepReport(1, kind, {}))
+    assert len(lines(tmp_path / "run" / "rollout_data" / "1.jsonl")) == 1
     observer, run = dump(tmp_path, validation_data_dir=str(tmp_path / "val"))
     observer.toolrl_episode_end(run, episode("4", "a", 0))
     observer.toolrl_step_end(run, StepReport(5, "eval", {}))
     assert len(lines(tmp_path / "val" / "5.jsonl")) == 1
-    observer.toolrl_step_end(run, StepReport(6, "sft", {}))  # Without episodes there is no file.
-    assert not (tmp_path / "run" / "rollout_data" / "6.jsonl").exists()
-
-
-def test_without_a_tokenizer_the_texts_are_the_models(tmp_path: Path) -> None:
-    observer = VerlDump(None, make_build_context("verl_dump"))
-    run: Any = SimpleNamespace(directory=tmp_path)
-    observer.toolrl_episode_end(run, episode("4", "a", 0))
-    observer.toolrl_step_end(run, StepReport(1, "rollout", {}))
-    (line,) = lines(tmp_path / "rollout_data" / "1.jsonl")
-    assert (line["input"], line["output"]) == ("user\n2 + 2?", "4")

@@ -15,14 +15,7 @@ from toolrl.plugins.registry import load_registry
 from toolrl.types import CallRecord, Episode, RewardEntry, Score, ToolCall, ToolResult
 from toolrl_plugin_verl.options import VerlRewardOptions
 from toolrl_plugin_verl.reward import VerlReward
-from toolrl_plugin_verl.utils.reward_score import (
-    default_compute_score,
-    geo3k,
-    gsm8k,
-    math_dapo,
-    math_reward,
-    prime_math,
-)
+from toolrl_plugin_verl.utils.reward_score import default_compute_score, geo3k, gsm8k, math_dapo, math_reward
 from toolrl_plugin_verl.utils.reward_score.default import scorer_of
 from toolrl_testing import FakeChatFormat, make_build_context, make_episode, make_task
 
@@ -37,9 +30,7 @@ def score(one: Episode, **options: Any) -> Score:
     return asyncio.run(reward.score(one))
 
 
-GSM, MATH, DAPO, NUMINA, GEO = (
-    "openai/gsm8k", "lighteval/MATH", "math_dapo", "numina_olympiads", "hiyouga/geometry3k",
-)  # fmt: skip
+GSM, MATH, DAPO, GEO = "openai/gsm8k", "lighteval/MATH", "math_dapo", "hiyouga/geometry3k"
 
 
 @pytest.mark.parametrize(
@@ -76,12 +67,7 @@ GSM, MATH, DAPO, NUMINA, GEO = (
         (DAPO, "204", "\\boxed{ 204 }", -1.0),
         (DAPO, "204", "\\boxed{204}" + " " * 100, -1.0),
         (DAPO, "204", "nothing", -1.0),
-        (NUMINA, "4", "Step 1. So x is \\boxed{4}.", 1.0),
-        (NUMINA, "0.5", "The answer is 50\\%", 1.0),
-        (NUMINA, "\\frac{1}{2}", "Answer: 1/2", 1.0),
-        (NUMINA, "1234", "which is the answer: 1,234", 1.0),
-        (NUMINA, "5", "4 is the answer", 0.0),
-        (NUMINA, ["3", "4"], "\\boxed{4}", 1.0),
+        (GSM, ["3", "4"], "#### 4", 1.0),
         (GEO, "48", "<think>easy</think> \\boxed{48}", 1.0),
         (GEO, "48", "\\boxed{48}", 0.9),
         (GEO, "48", "<think>hm</think> \\boxed{4}", 0.1),
@@ -129,13 +115,10 @@ def test_own_table_of_scorers() -> None:
     assert scorer_of("unknown") is None
 
 
-def test_an_unknown_source_names_what_to_do() -> None:
+def test_what_nothing_can_score() -> None:
     with pytest.raises(RewardError, match="nothing scores the data_source 'mine'; known are openai/gsm8k") as caught:
         score(episode("x", source="mine"))
     assert "scorers" in str(caught.value.hint)
-
-
-def test_a_row_without_ground_truth() -> None:
     with pytest.raises(RewardError, match="no reward_model.ground_truth"):
         score(episode("x", answer=None))
 
@@ -226,23 +209,14 @@ def test_a_function_of_ones_own(function_file: str) -> None:
     assert result.metrics == {"acc": 1.0, "correct": 1.0, "tools": pytest.approx(1.2)}
 
 
-EXTRA = """
-def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    extra_info["found"].append("changed")
-    return {"score": extra_info["count"], "index": extra_info["index"], "turns": extra_info["num_turns"],
-            "own": extra_info["rollout_reward_scores"]["t"]}
-"""
-
-
-def test_extra_fields_of_the_tools_reach_a_function(tmp_path: Path) -> None:
-    (tmp_path / "extra.py").write_text(EXTRA)
-    notes = {"extra_fields": {"count": 2, "found": ["a"], "index": 9}, "rollout_reward_scores": {"t": 0.5}, "x": 1}
-    one = episode("a", "b", notes=notes)
-    result = score(one, path=str(tmp_path / "extra.py"))
+def test_extra_fields_of_the_tools_reach_a_function(function_file: str) -> None:
+    notes = {"extra_fields": {"list": [1, 2], "index": 9}, "rollout_reward_scores": {"t": 0.5}, "x": 1}
+    one = episode("a", "b", notes=notes, extra_info={"index": 7})
     # What a tool noted goes over the row's own value, as in verl.
-    assert (result.value, result.metrics["index"], result.metrics["turns"]) == (2.0, 9.0, 4.0)
-    assert result.metrics["own"] == 0.5
-    assert one.notes["extra_fields"]["found"] == ["a"]
+    metrics = score(one, path=function_file, name="seen").metrics
+    assert (metrics["index"], metrics["own"]) == (9.0, 0.5)
+    assert score(one, path=function_file, name="changes").value == 3.0
+    assert one.notes["extra_fields"]["list"] == [1, 2]
 
 
 @pytest.mark.parametrize(("name", "value"), [("in_a_coroutine", 0.5), ("batch", 3.0)])
@@ -259,16 +233,6 @@ def test_what_reaches_a_function(function_file: str) -> None:
     assert metrics == {"turns": 4.0, "own": 0.75, "index": 7.0, "correct": 1.0}
 
 
-def test_a_function_changes_nothing_of_the_task(function_file: str) -> None:
-    one = episode("a", extra_info={"list": []})
-    assert [score(one, path=function_file, name="changes").value for _ in range(2)] == [1.0, 1.0]
-
-
-def test_a_function_that_gives_no_number(function_file: str) -> None:
-    with pytest.raises(RewardError, match=r"nothing\(\) returned None, expected a number"):
-        score(episode("a"), path=function_file, name="nothing")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -281,12 +245,8 @@ def test_a_function_that_is_not_there(options: dict[str, str], message: str, fun
     given = {key: value.format(file=function_file) for key, value in options.items()}
     with pytest.raises(ConfigError, match=message):
         score(episode("a"), **given)
-
-
-@pytest.mark.parametrize("options", [{"name": "x"}, {"path": "x.py", "method": "flexible"}])
-def test_options_that_would_do_nothing_are_refused(options: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="is of use"):
-        VerlRewardOptions(**options)
+    with pytest.raises(RewardError, match=r"nothing\(\) returned None, expected a number"):
+        score(episode("a"), path=function_file, name="nothing")
 
 
 def test_the_scorers_that_tools_import() -> None:
@@ -298,14 +258,12 @@ def test_the_scorers_that_tools_import() -> None:
         gsm8k.extract_solution("x", method="lax")  # type: ignore[arg-type]
     assert geo3k.compute_score("4", "4", use_boxed=False, format_score=0.0) == 1.0
     assert math_dapo.compute_score("Answer: 4", "4", strict_box_verify=True)["score"] == -1.0
-    assert prime_math.compute_score("Step 2: \\boxed{5}", "4") == (False, True, "5")
 
 
 def test_the_default_function_is_a_plain_one() -> None:
     assert default_compute_score(GSM, "#### 4", "4", extra_info={}, sandbox_fusion_url=None) == 1.0
     assert default_compute_score(DAPO, "Answer: 4", "4") == {"score": 1.0, "acc": True, "pred": "4"}
     assert default_compute_score(GEO, "\\boxed{4}", "4") == 0.9
-    assert default_compute_score(NUMINA, "\\boxed{4}", "4") == 1.0
     with pytest.raises(NotImplementedError, match="'elsewhere'"):
         default_compute_score("elsewhere", "x", "4")
 
@@ -319,4 +277,3 @@ def test_any_text_has_a_score(text: str, truth: Any) -> None:
         assert scorer.compute_score(text, truth) in (0.0, 1.0)
     assert math_dapo.compute_score(text, truth)["score"] in (-1.0, 1.0)
     assert 0.0 <= geo3k.format_reward(text) <= 1.0
-    assert prime_math.match_answer(text) in text

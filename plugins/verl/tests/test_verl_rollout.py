@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,8 @@ import pytest
 import verl_guides
 
 from toolrl.cli.main import main
-from toolrl.plugins.registry import load_registry
 
 SMALL_MODELS = Path(__file__).parents[3] / "docs" / "examples" / "common" / "small_models.py"
-
-
-def needs(*plugins: str) -> None:
-    for name in ("qwen", "transformers", *plugins):
-        info = load_registry().plugin(name)
-        if info is None or not info.usable:
-            pytest.skip(f"toolrl-plugin-{name} isn't installed")
 
 
 @pytest.fixture(scope="module")
@@ -76,38 +67,16 @@ def search_row(index: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("name", "row"), [("gsm8k", gsm8k_row), ("search", search_row)])
-def test_parquet_of_verls_preprocessing_runs(
-    name: str,
-    row: Callable[[int], dict[str, Any]],
-    model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow isn't installed: pip install 'toolrl[parquet]'")
-    needs(*(("search",) if name == "search" else ()))
-    parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").symlink_to(model)
-    verl_guides.write_guide(tmp_path, name)
-    parquet.write_table(pyarrow.Table.from_pylist([row(index) for index in range(8)]), tmp_path / "train.parquet")
-    overrides = ["data.train_files=train.parquet", "data.val_files=null"]
-    assert main(["verl", "convert", f"run_{name}.sh", "-o", "run.yaml", *overrides]) == 0
-    assert "trainer:\n  steps: 30\n" in (tmp_path / "run.yaml").read_text()  # 8 rows, 4 a step, 15 times.
-    assert main(["config", "check", "run.yaml"]) == 0
-    capsys.readouterr()
-    sets = ["--set", "device=cpu", "--set", "threads=1", "--set", "rollout.max_turn_tokens=8"]
-    assert main(["rollout", "run.yaml", "--tasks", "2", "--json", *sets]) == 0
-    assert json.loads(capsys.readouterr().out)["errors/rate"] == 0
-    lines = [json.loads(line) for line in (tmp_path / "dumps" / "0.jsonl").read_text().splitlines()]
-    assert [line["gts"] for line in lines] == [row(0)["reward_model"]["ground_truth"]] * 4
+ROWS = {"gsm8k": gsm8k_row, "search": search_row}
+"""Of parquet files; the others have their guide's JSON Lines."""
+NEEDS = {
+    "gsm8k": ("pyarrow",),
+    "search": ("pyarrow", "toolrl_plugin_search"),
+    "sandbox": ("toolrl_plugin_sandbox_fusion",),
+}
 
 
-PLUGINS = {"geo3k": (), "sandbox": ("sandbox-fusion",)}
-
-
-@pytest.mark.parametrize("name", ["geo3k", "sandbox"])
+@pytest.mark.parametrize("name", verl_guides.TOOLS)
 def test_the_guides_config_runs(
     name: str,
     model: Path,
@@ -116,19 +85,26 @@ def test_the_guides_config_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    needs(*PLUGINS[name])
+    for module in ("toolrl_plugin_qwen", "toolrl_plugin_transformers", *NEEDS.get(name, ())):
+        pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SANDBOX", sandbox)
     (tmp_path / "model").symlink_to(model)
     verl_guides.write_guide(tmp_path, name)
-    assert main(["verl", "convert", f"run_{name}.sh", "-o", "run.yaml"]) == 0
+    convert, truth = ["verl", "convert", f"run_{name}.sh", "-o", "run.yaml"], "4"
+    if name in ROWS:
+        import pyarrow
+        from pyarrow import parquet
+
+        rows = [ROWS[name](index) for index in range(8)]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
+        convert, truth = [*convert, "data.train_files=train.parquet"], rows[0]["reward_model"]["ground_truth"]
+    assert main(convert) == 0
     assert main(["config", "check", "run.yaml"]) == 0
     capsys.readouterr()
     sets = ["--set", "device=cpu", "--set", "threads=1", "--set", "rollout.max_turn_tokens=8"]
     assert main(["rollout", "run.yaml", "--tasks", "2", "--json", *sets]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["errors/rate"] == 0, facts
+    assert json.loads(capsys.readouterr().out)["errors/rate"] == 0
     lines = [json.loads(line) for line in (tmp_path / "dumps" / "0.jsonl").read_text().splitlines()]
-    assert len(lines) == 4
     assert "What is 2 + 2?" in lines[0]["input"]
-    assert (lines[0]["gts"], lines[0]["score"], lines[0]["step"]) == ("4", 0.0, 0)
+    assert [(line["gts"], line["step"]) for line in lines] == [(truth, 0)] * 4

@@ -10,24 +10,13 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
-from verl_harness import GEO3K, YOUR_TOOL, Make, entry, kwargs, play, started, task_with
+from verl_harness import GEO3K, YOUR_TOOL, Make, kwargs, play, started, task_with
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.types import ToolCall
-from toolrl_plugin_verl.tools import BaseTool, OpenAIFunctionToolSchema, ToolResponse
+from toolrl.types import Media, Message, ToolCall
+from toolrl_plugin_verl.adapter import agent_data_of
+from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema
 from toolrl_testing import make_episode_context, make_task
-
-
-def test_your_tool_has_one_instance_an_episode(make_toolset: Make) -> None:
-    calls = [("your_tool", {"answer": answer}) for answer in ("3", "4")]
-    played = play(make_toolset(YOUR_TOOL), *calls, kwargs=kwargs("your_tool", ground_truth="4"))
-    assert [(result.text, result.reward) for result in played.results] == [("call 1: 3", -0.5), ("call 2: 4", 0.5)]
-    assert played.results[1].metrics == {"calls": 2.0, "tool_reward": 0.5}
-    assert played.rewards == [("tool:your_tool", 1.0)]
-    stages = [stage for stage, _ in verl_guide_tools.LOG]
-    # execute calls calc_reward itself; the last is toolrl's.
-    assert stages == ["create", "execute", "calc_reward", "execute", "calc_reward", "calc_reward", "release"]
-    assert len({instance for _, instance in verl_guide_tools.LOG}) == 1
 
 
 def test_geo3k_tool_scores_and_takes_off_for_no_improvement(make_toolset: Make) -> None:
@@ -41,25 +30,30 @@ def test_geo3k_tool_scores_and_takes_off_for_no_improvement(make_toolset: Make) 
 
 FIELDS = """
 from verl_guide_tools import LatestTool
-from toolrl_plugin_verl.tools import ToolResponse
+from toolrl_plugin_verl.tools.schemas import ToolResponse
 
 class Fields(LatestTool):
     async def create(self, instance_id, **kwargs):
         return instance_id
     async def execute(self, instance_id, parameters, agent_data=None):
         agent_data.extra_fields["count"] = agent_data.extra_fields.get("count", 0) + 1
-        agent_data.extra_fields.update(found=("a", 1.5), handle=object())
+        agent_data.extra_fields.update(found=("a", 1.5), handle=object(), address="http://x?key=" + self.config["key"])
         agent_data.extra_fields[3] = "three"
         return ToolResponse(text="ok")
 """
 
 
-def test_extra_fields_become_notes(make_toolset: Make, tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_extra_fields_become_notes(
+    make_toolset: Make, tmp_path: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without what the tool YAML took from the environment."""
+    monkeypatch.setenv("VERL_TEST_KEY", "hush-hush")
     (tmp_path / "field_tools.py").write_text(FIELDS)
 
     async def run() -> Any:
         task, context = task_with()
-        toolset = make_toolset("tools:\n  - class_name: field_tools.Fields\n", python_path=[str(tmp_path)])
+        yaml = "tools:\n  - class_name: field_tools.Fields\n    config: {key: '${oc.env:VERL_TEST_KEY}'}\n"
+        toolset = make_toolset(yaml, python_path=[str(tmp_path)])
         async with started(toolset) as box:
             async with box.open(task, context) as session:
                 for _ in range(2):
@@ -69,27 +63,14 @@ def test_extra_fields_become_notes(make_toolset: Make, tmp_path: Any, caplog: py
                 pass
             return context.notes
 
-    assert asyncio.run(run()) == {"extra_fields": {"count": 2, "found": ["a", 1.5]}}
+    assert asyncio.run(run()) == {"extra_fields": {"count": 2, "found": ["a", 1.5], "address": "http://x?key=…"}}
     assert "extra_fields['handle'] is object and doesn't reach the reward" in caplog.text
     assert caplog.text.count("extra_fields[3] is str") == 1
 
 
-SEARCH_SCHEMA = """
-    tool_schema:
-      type: function
-      function:
-        name: search
-        description: Searches.
-        parameters:
-          type: object
-          properties: {query_list: {type: array, items: {type: string}, description: Queries}}
-          required: [query_list]
-"""
-
-
 def test_search_tool_asks_the_server(retriever: str, make_toolset: Make) -> None:
     config = f"{{type: native, retrieval_service_url: '{retriever}', topk: 2, num_workers: 4, rate_limit: 2}}"
-    yaml = f"tools:\n  - class_name: verl.tools.search_tool.SearchTool\n    config: {config}{SEARCH_SCHEMA}"
+    yaml = f"tools:\n  - class_name: verl.tools.search_tool.SearchTool\n    config: {config}\n"
 
     async def run() -> tuple[Any, Any]:
         task, context = task_with(kwargs("search", ground_truth="x", question="?", data_source="searchR1_nq"))
@@ -105,44 +86,29 @@ def test_search_tool_asks_the_server(retriever: str, make_toolset: Make) -> None
     assert rewards == []  # Its calc_reward gives texts.
 
 
-def test_search_tool_says_that_the_server_is_not_there(make_toolset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolrl_plugin_verl.tools.utils import search_r1_like_utils
+GREEDY = """
+from verl_guide_tools import LatestTool
 
-    monkeypatch.setattr(search_r1_like_utils, "ATTEMPTS", 1)
-    text, facts = search_r1_like_utils.perform_single_search_batch("http://127.0.0.1:9/retrieve", ["q"])
-    assert facts["status"] == "api_error"
-    assert "can't be reached" in json.loads(text)["result"]
-    assert "no http address" in search_r1_like_utils.call_search_api("file:///etc/passwd", ["q"])[1]
+class Greedy(LatestTool):
+    async def create(self, instance_id=None, items=None, **kwargs):
+        self.items = items
+        return instance_id
+    async def execute(self, instance_id, parameters, **kwargs):
+        return self.items.pop() + kwargs["agent_data"].tools_kwargs["latest"]["create_kwargs"]["items"].pop()
+    async def release(self, instance_id, **kwargs):
+        pass
+"""
 
 
-def test_kwargs_that_a_tool_changes_stay_as_they_are_for_others(make_toolset: Make, tmp_path: Any) -> None:
-    (tmp_path / "greedy_tools.py").write_text(
-        "from verl_guide_tools import LatestTool\n"
-        "from toolrl_plugin_verl.tools import ToolResponse\n"
-        "class Greedy(LatestTool):\n"
-        "    async def create(self, instance_id=None, items=None, **kwargs):\n"
-        "        self.items = getattr(self, 'items', {})\n"
-        "        self.items[instance_id] = items\n"
-        "        return instance_id\n"
-        "    async def execute(self, instance_id, parameters, **kwargs):\n"
-        "        again = kwargs['agent_data'].tools_kwargs['latest']['create_kwargs']['items'].pop()\n"
-        "        return self.items[instance_id].pop() + again\n"
-        "    async def release(self, instance_id, **kwargs):\n"
-        "        del self.items[instance_id]\n"
-    )
+async def test_kwargs_that_a_tool_changes_stay_as_they_are_for_others(make_toolset: Make, tmp_path: Any) -> None:
+    (tmp_path / "greedy_tools.py").write_text(GREEDY)
+    task = make_task(tools_kwargs=kwargs("latest", items=["only"]))
     yaml = "tools:\n  - class_name: greedy_tools.Greedy\n"
-
-    async def run() -> list[str]:
-        task = make_task(tools_kwargs=kwargs("latest", items=["only"]))
-        texts = []
-        async with started(make_toolset(yaml, python_path=[str(tmp_path)])) as box:
-            for _ in range(2):
-                async with box.open(task, make_episode_context(task)) as session:
-                    (record,) = await session.answer([ToolCall("latest", {})])
-                    texts.append(record.result.text)
-        return texts
-
-    assert asyncio.run(run()) == ["onlyonly", "onlyonly"]
+    async with started(make_toolset(yaml, python_path=[str(tmp_path)])) as box:
+        for _ in range(2):
+            async with box.open(task, make_episode_context(task)) as session:
+                (record,) = await session.answer([ToolCall("latest", {})])
+                assert record.result.text == "onlyonly"
 
 
 def test_an_episode_that_fails_or_is_cancelled_is_rewarded_and_released(make_toolset: Make) -> None:
@@ -203,21 +169,6 @@ def test_a_tool_that_blocks_does_not_hold_up_the_event_loop(make_toolset: Make, 
     assert asyncio.run(run()) == "done"
 
 
-def test_a_call_that_takes_too_long_is_answered(make_toolset: Make, tmp_path: Any) -> None:
-    (tmp_path / "waiting_tools.py").write_text(
-        "import asyncio\nfrom verl_guide_tools import YourTool\n"
-        "class Waiting(YourTool):\n"
-        "    async def execute(self, instance_id, parameters, **kwargs):\n"
-        "        await asyncio.Event().wait()\n"
-    )
-    yaml = "tools:\n" + entry("YourTool", "your_tool").replace("verl_guide_tools.YourTool", "waiting_tools.Waiting")
-    toolset = make_toolset(yaml, python_path=[str(tmp_path)])
-    given = kwargs("your_tool", ground_truth="4")
-    (result,) = play(toolset, ("your_tool", {"answer": "4"}), kwargs=given, timeout=0.05).results
-    assert result.error == "timeout"
-    assert [stage for stage, _ in verl_guide_tools.LOG][-1] == "release"
-
-
 async def test_an_id_that_two_episodes_get_is_refused(make_toolset: Make, tmp_path: Any) -> None:
     (tmp_path / "one_id_tools.py").write_text(
         "from verl_guide_tools import LatestTool\n"
@@ -236,39 +187,26 @@ async def test_an_id_that_two_episodes_get_is_refused(make_toolset: Make, tmp_pa
             pass
 
 
-def test_one_id_of_a_tool_that_gets_none_is_told_and_works(
-    make_toolset: Make, tmp_path: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A stateless tool of 0.9.1 may give any id: there each call has an instance of its own."""
+async def test_a_tool_that_gets_no_id_may_give_the_same_each_time(make_toolset: Make, tmp_path: Any) -> None:
+    """A stateless tool of 0.9.1: there each call has an instance of its own."""
     (tmp_path / "stateless_tools.py").write_text(
         "from verl_guide_tools import LatestTool\n"
-        "from toolrl_plugin_verl.tools import ToolResponse\n"
         "class Stateless(LatestTool):\n"
         "    async def create(self, create_kwargs=None):\n"
-        "        return 'instance_1', ToolResponse()\n"
+        "        return 'instance_1', None\n"
         "    async def execute(self, instance_id, parameters, **kwargs):\n"
-        "        return ToolResponse(text='OK'), 1.0, {}\n"
-        "    async def release(self, instance_id):\n"
-        "        pass\n"
+        "        return 'OK'\n"
     )
-
-    async def run() -> list[str]:
-        toolset = make_toolset("tools:\n  - class_name: stateless_tools.Stateless\n", python_path=[str(tmp_path)])
-        task, context = task_with()
-        async with started(toolset) as box, box.open(task, context) as one:
-            async with box.open(task, context) as other:
-                records = [(await session.answer([ToolCall("latest", {})]))[0] for session in (one, other)]
-            async with box.open(task, context) as third:
-                records += await third.answer([ToolCall("latest", {})])
-            return [record.result.text for record in records]
-
-    assert asyncio.run(run()) == ["OK"] * 3
-    assert caplog.text.count("what it keeps under it is shared") == 1
+    toolset = make_toolset("tools:\n  - class_name: stateless_tools.Stateless\n", python_path=[str(tmp_path)])
+    task, context = task_with()
+    async with started(toolset) as box, box.open(task, context) as one, box.open(task, context) as other:
+        records = [(await session.answer([ToolCall("latest", {})]))[0] for session in (one, other)]
+    assert [record.result.text for record in records] == ["OK"] * 2
 
 
 FUNCTIONS = '''
 from typing import Optional
-from toolrl_plugin_verl.tools import ToolResponse
+from toolrl_plugin_verl.tools.schemas import ToolResponse
 from toolrl_plugin_verl.tools.function_tool import function_tool
 
 @function_tool
@@ -290,16 +228,6 @@ async def _pair(text: str, reward: Optional[float] = None):
 def triple(n=0):
     return ToolResponse(text=str(n), image=["cat.png"]), 1, {"n": n, "word": "w"}
 
-@function_tool
-def too_many(text: str):
-    """Returns four values."""
-    return 1, 2, 3, 4
-
-@function_tool
-def number() -> int:
-    """Returns a number."""
-    return 7
-
 def not_a_tool(text):
     return text
 '''
@@ -312,48 +240,17 @@ def test_function_tools_and_what_they_return(make_toolset: Make) -> None:
         ("pair", {"text": "x"}),
         ("triple", {"n": 3}),
         ("triple", {"m": 3}),
-        ("too_many", {"text": ""}),
-        ("number", {}),
     ]
     played = play(make_toolset(functions=FUNCTIONS), *calls)
-    assert [spec.name for spec in played.specs] == ["plain", "pair", "triple", "too_many", "number"]
+    assert [spec.name for spec in played.specs] == ["plain", "pair", "triple"]
     assert played.specs[0].parameters["properties"]["text"]["description"] == "What is said."
     assert played.specs[2].description == "Three."
-    plain, pair, bare, triple, wrong, many, number = played.results
+    plain, pair, bare, triple, wrong = played.results
     assert (plain.text, plain.reward, plain.metrics) == ("hi", 0.0, {"tool_reward": 0.0})
     assert (pair.text, pair.reward) == ('{"said": "é"}', 0.25)
     assert bare.reward == 0.0
     assert (triple.text, triple.reward, triple.metrics) == ("3", 1.0, {"n": 3.0, "tool_reward": 1.0})
     assert [(item.kind, item.data) for item in triple.media] == [("image", "cat.png")]
-    assert (wrong.error, many.error, number.text) == ("bad_arguments", "crash", "7")
-
-
-CHOICES = '''
-from toolrl_plugin_verl.tools import function_tool
-
-@function_tool
-def weather(place: str, unit: str = "celsius", odd: str = "", none: str = ""):
-    """Says how warm it is.
-
-    Args:
-        place: Where.
-        unit: Of the answer. (choices: ["celsius", "fahrenheit"])
-        odd: Anything. (choices: yes or no)
-        none: Nothing. (choices: [])
-    """
-    return {"place": place, "unit": unit}
-'''
-
-
-def test_choices_of_a_docstring_are_what_is_allowed(make_toolset: Make) -> None:
-    calls = [("weather", {"place": "Rome", "unit": unit}) for unit in ("celsius", "kelvin")]
-    played = play(make_toolset(functions=CHOICES), *calls)
-    properties, (right, wrong) = played.specs[0].parameters["properties"], played.results
-    assert properties["unit"]["enum"] == ["celsius", "fahrenheit"]
-    assert properties["unit"]["description"] == "Of the answer."
-    assert properties["odd"]["description"] == "Anything. (choices: yes or no)"
-    assert "enum" not in properties["none"]
-    assert right.text == '{"place": "Rome", "unit": "celsius"}'
     assert wrong.error == "bad_arguments"
 
 
@@ -363,11 +260,6 @@ def test_choices_of_a_docstring_are_what_is_allowed(make_toolset: Make) -> None:
         ("x = 1\n", "registers no function"),
         ("import verl.trainer\n", "can't be imported: ModuleNotFoundError"),
         ("import sys; sys.exit(1)\n", "can't be imported: SystemExit"),
-        (
-            "from toolrl_plugin_verl.tools import function_tool\n"
-            "for n in 'ab':\n    function_tool('same')(lambda: n)\n",
-            "registers 'same' twice",
-        ),
     ],
 )
 def test_a_file_of_functions_that_can_not_be_used(source: str, message: str, make_toolset: Make) -> None:
@@ -375,35 +267,17 @@ def test_a_file_of_functions_that_can_not_be_used(source: str, message: str, mak
         make_toolset(functions=source)
 
 
-def test_a_response_holds_lists() -> None:
-    with pytest.raises(ValueError, match=r"write \[image\]"):
-        ToolResponse(image="cat.png")  # type: ignore[arg-type]
-    assert ToolResponse(image=None).is_empty()
-    assert ToolResponse(text="x").is_text_only()
-
-
 def test_agent_data_holds_the_tasks_images_as_pictures() -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow isn't installed: pip install 'toolrl[images]'")
-    import io
-
-    from toolrl.types import Media, Message
-    from toolrl_plugin_verl.agent import agent_data_of
-
-    buffer = io.BytesIO()
-    image.new("RGB", (4, 3), "red").save(buffer, format="PNG")
-    media = (Media("image", buffer.getvalue()), Media("video", "clip.mp4"))
+    red, blue = image.new("RGB", (4, 3), "red"), image.new("RGB", (2, 2), "blue")
+    media = (Media("image", red), Media("video", "clip.mp4"))
     context = make_episode_context(replace(make_task(), messages=(Message("user", "<image><video>", media=media),)))
     data = agent_data_of(context)
     assert agent_data_of(context) is data
-    assert [(picture.size, picture.mode) for picture in data.image_data] == [((4, 3), "RGB")]
+    for expected in ([(4, 3)], [(4, 3), (2, 2)]):
+        assert [picture.size for picture in data.image_data] == expected
+        data.answered((Media("image", blue), Media("video", "other.mp4")))
     assert data.video_data == ["clip.mp4"]
-    blue = image.new("RGB", (2, 2), "blue")
-    data.answered((Media("image", blue), Media("video", "other.mp4")))
-    assert [picture.size for picture in data.image_data] == [(4, 3), (2, 2)]
-    late = agent_data_of(make_episode_context(make_task()))
-    late.answered((Media("image", blue),))
-    assert [picture.size for picture in late.image_data] == [(2, 2)]
-    assert late.video_data == []
     assert data.messages == [{"role": "user", "content": "<image><video>"}]
 
 
@@ -437,7 +311,7 @@ class Look(Tool):
 
 class Whole(Tool):
     async def create(self, instance_id=None, **kwargs):
-        self.start = (lambda: kwargs["create_kwargs"]["start"])()
+        self.start = kwargs["create_kwargs"]["start"]
         return instance_id, ToolResponse()
 
     async def execute(self, instance_id, parameters, **kwargs):
@@ -445,34 +319,24 @@ class Whole(Tool):
 """
 
 
-def test_tools_of_an_episode_have_one_instance_id(make_toolset: Make, tmp_path: Any) -> None:
+async def test_tools_of_an_episode_have_one_instance_id(make_toolset: Make, tmp_path: Any) -> None:
     """As verl's request id: what one tool keeps under it, another finds. `create` gets what verl's gives it."""
     (tmp_path / "frame_tools.py").write_text(FRAMES)
     yaml = "tools:\n" + "".join(f"  - class_name: frame_tools.{name}\n" for name in ("Cut", "Look", "Whole"))
+    given = {**kwargs("Cut", video="v.mp4"), **kwargs("Whole", start=7)}
+    async with started(make_toolset(yaml, python_path=[str(tmp_path)])) as box:
 
-    async def run() -> list[tuple[str, str, str]]:
-        async with started(make_toolset(yaml, python_path=[str(tmp_path)])) as box:
+        async def episode() -> list[str]:
+            async with box.open(*task_with(given)) as session:
+                records = [(await session.answer([ToolCall(name, {})]))[0] for name in ("Cut", "Look", "Whole")]
+            return [record.result.text for record in records]
 
-            async def episode() -> tuple[str, str, str]:
-                given = {**kwargs("Cut", video="v.mp4"), **kwargs("Whole", start=7)}
-                async with box.open(*task_with(given)) as session:
-                    texts = []
-                    for name in ("Cut", "Look", "Whole"):
-                        (record,) = await session.answer([ToolCall(name, {})])
-                        texts.append(record.result.text)
-                        await asyncio.sleep(0)
-                    return tuple(texts)
-
-            return await asyncio.gather(*(episode() for _ in range(4)))
-
-    episodes = asyncio.run(run())
+        episodes = await asyncio.gather(*(episode() for _ in range(4)))
     ids = {own for own, _, _ in episodes}
     assert len(ids) == 4
-    assert all(look == f"{own}: ['first']" for own, look, _ in episodes)
-    assert {start for _, _, start in episodes} == {"7"}
-    given = sys.modules["frame_tools"].GIVEN
-    assert sorted(own for own, _ in given) == sorted(ids)
-    assert all(create == {"video": "v.mp4"} for _, create in given)
+    assert all((look, start) == (f"{own}: ['first']", "7") for own, look, start in episodes)
+    given = {"video": "v.mp4", "create_kwargs": {"video": "v.mp4"}}
+    assert dict(sys.modules["frame_tools"].GIVEN) == dict.fromkeys(ids, given)
 
 
 SCHEMA = OpenAIFunctionToolSchema.model_validate(
@@ -504,16 +368,6 @@ def test_the_guides_lifecycle_test_passes() -> None:
 
 
 def test_step_rewards_can_be_left_to_the_reward_function(make_toolset: Make) -> None:
-    async def run() -> Any:
-        task, context = task_with(kwargs("your_tool", ground_truth="4"))
-        async with started(make_toolset(YOUR_TOOL, step_rewards=False)) as box, box.open(task, context) as session:
-            return (await session.answer([ToolCall("your_tool", {"answer": "4"})]))[0].result
-
-    result = asyncio.run(run())
-    assert result.reward is None
-    assert result.metrics["tool_reward"] == 0.5
-
-
-def test_a_tool_without_a_schema_says_so() -> None:
-    with pytest.raises(ValueError, match="no tool schema"):
-        BaseTool({}, None)
+    given = kwargs("your_tool", ground_truth="4")
+    (result,) = play(make_toolset(YOUR_TOOL, step_rewards=False), ("your_tool", {"answer": "4"}), kwargs=given).results
+    assert (result.reward, result.metrics["tool_reward"]) == (None, 0.5)

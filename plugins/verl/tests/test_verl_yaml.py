@@ -62,7 +62,6 @@ tools:
         ("tools: [{config: {}}]", "no class_name"),
         ("tools: [{class_name: a.B, config: {type: benchmax}}]", "config.type is 'benchmax', expected one of native"),
         ("tools: [{class_name: a.B, config: []}]", "config is list, expected an object"),
-        ("tools: [{class_name: a.B, tool_schema: x}]", "tool_schema is str"),
         ("tools: [{class_name: a.B, config: {k: '${oc.env:NO_SUCH_VARIABLE_HERE}'}}]", "isn't set"),
         ("tools: [{class_name: a.B}", "not valid YAML"),
         ("tools: [{class_name: a.B, class_name: a.C}]", "stands here and on line 1"),
@@ -73,16 +72,10 @@ def test_what_can_not_be_used_is_told(text: str, message: str, tmp_path: Path) -
         read_tool_yaml(write(tmp_path, text))
 
 
-def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="can't be read: No such file"):
-        read_tool_yaml("no/such.yaml")
-
-
 @pytest.mark.parametrize(
     ("class_name", "message"),
     [
         ("nowhere_to_be_found.Tool", "can't be imported: ModuleNotFoundError"),
-        ("verl.tools.agentbay_tool.AgentBayTool", "Of verl's own classes there are: verl.tools.gsm8k_tool"),
         ("verl_guide_tools.NoSuchTool", "has no class 'NoSuchTool'"),
         ("json.JSONDecoder", "has no create, execute"),
         ("JustAName", "expected `module.Class`"),
@@ -113,22 +106,10 @@ def test_check_files_names_a_class_without_a_module(class_name: str, message: st
         options.check_files()
 
 
-@pytest.mark.parametrize(
-    ("yaml", "message"),
-    [
-        (
-            "tools:\n  - class_name: verl_guide_tools.YourTool\n",
-            r"tools\[0\].*YourTool can't be made: ValueError: YourTool has no tool schema",
-        ),
-        (
-            "tools:\n" + 2 * "  - class_name: verl.tools.gsm8k_tool.Gsm8kTool\n",
-            "two tools are called 'calc_gsm8k_reward'",
-        ),
-    ],
-)
-def test_tools_that_can_not_be_made_are_named(yaml: str, message: str, make_toolset: Make) -> None:
+def test_a_tool_that_can_not_be_made_is_named(make_toolset: Make) -> None:
+    message = r"tools\[0\].*YourTool can't be made: ValueError: YourTool has no tool schema"
     with pytest.raises(ToolrlError, match=message):
-        play(make_toolset(yaml))
+        play(make_toolset("tools:\n  - class_name: verl_guide_tools.YourTool\n"))
 
 
 MCP_YAML = """
@@ -181,8 +162,6 @@ def test_mcp_servers_run_by_the_plugin_mcp(make_toolset: Make, tmp_path: Path) -
     ("cls", "content", "message"),
     [
         ("my.MCPYourTool", "{}", "a subclass of MCPBaseTool isn't run"),
-        ("verl.tools.mcp_search_tool.MCPSearchTool", "{}", "expected a mapping with the key 'mcpServers'"),
-        ("verl.tools.mcp_search_tool.MCPSearchTool", "[1", "isn't JSON"),
     ],
 )
 def test_mcp_entries_that_can_not_be_used(
@@ -195,33 +174,6 @@ def test_mcp_entries_that_can_not_be_used(
         make_toolset(MCP_YAML.format(cls=cls, path=tmp_path / "mcp.json"))
 
 
-@pytest.mark.parametrize("plugin", ["mcp", "sandbox-fusion"])
-def test_a_plugin_that_is_not_there_is_named(
-    plugin: str, make_toolset: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOOLRL_DISABLE", plugin)
-    load_registry.cache_clear()
-    (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
-    yaml = (
-        MCP_YAML.format(cls="verl.tools.mcp_base_tool.MCPBaseTool", path=tmp_path / "mcp.json")
-        if plugin == "mcp"
-        else "tools: [{config: {type: sandbox_fusion, sandbox_fusion_url: 'http://x'}}]"
-    )
-    try:
-        with pytest.raises(ConfigError, match=f"needs the plugin '{plugin}'"):
-            make_toolset(yaml)
-    finally:
-        load_registry.cache_clear()
-
-
-def test_the_sandbox_tool_keeps_its_name(make_toolset: Make) -> None:
-    schema = "{type: function, function: {name: run_code, description: Runs.}}"
-    with pytest.raises(ConfigError, match="called 'code_interpreter', and tool_schema names it 'run_code'"):
-        make_toolset(
-            f"tools: [{{config: {{type: sandbox_fusion, sandbox_fusion_url: 'http://x'}}, tool_schema: {schema}}}]"
-        )
-
-
 def test_a_secret_of_the_environment_stays_out_of_messages(make_toolset: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VERL_TEST_KEY", "hush-hush")
     config = "{type: native, retrieval_service_url: 'http://x', rate_limit: '${oc.env:VERL_TEST_KEY}'}"
@@ -231,38 +183,13 @@ def test_a_secret_of_the_environment_stays_out_of_messages(make_toolset: Make, m
     assert "hush" not in str(caught.value)
 
 
-LEAKS = """
-from verl_guide_tools import LatestTool
-
-class Leaks(LatestTool):
-    async def create(self, instance_id, **kwargs):
-        return instance_id
-    async def execute(self, instance_id, parameters, agent_data=None):
-        agent_data.extra_fields["address"] = "http://x?key=" + self.config["key"]
-        return "ok"
-"""
-
-
-def test_a_secret_of_the_environment_stays_out_of_notes(
-    make_toolset: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("VERL_TEST_KEY", "hush-hush")
-    (tmp_path / "leaking_tools.py").write_text(LEAKS)
-    yaml = "tools:\n  - class_name: leaking_tools.Leaks\n    config: {type: native, key: '${oc.env:VERL_TEST_KEY}'}\n"
-    played = play(make_toolset(yaml, python_path=[str(tmp_path)]), ("latest", {}))
-    assert played.notes == {"extra_fields": {"address": "http://x?key=…"}}
-
-
-def test_sandbox_fusion_runs_by_its_plugin(
-    make_toolset: Make, sandbox: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sandbox_fusion_runs_by_its_plugin(make_toolset: Make, sandbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_plugin("sandbox-fusion"):
         pytest.skip("toolrl-plugin-sandbox-fusion isn't installed")
     monkeypatch.setenv("SANDBOX", sandbox)
-    yaml = TOOLS["sandbox"].replace("default_timeout: 30", "default_timeout: 7\n      odd: 1")
+    yaml = TOOLS["sandbox"].replace("default_timeout: 30", "default_timeout: 7")
     given = {"code_interpreter": {"create_kwargs": {"ground_truth": "4"}}}
-    played = play(make_toolset(yaml, compat="verl"), ("code_interpreter", {"code": "print(1)"}), kwargs=given)
+    played = play(make_toolset(yaml), ("code_interpreter", {"code": "print(1)"}), kwargs=given)
     (result,) = played.results
     assert played.specs[0].description == "A tool for executing code."
     assert (result.text.strip(), result.error) == ("8 characters, 7 s, 1024 MB", None)
-    assert "config.odd isn't used" in caplog.text

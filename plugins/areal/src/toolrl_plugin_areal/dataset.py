@@ -50,8 +50,7 @@ class ArealTirData:
         if value is None:
             raise _bad(f"it has no `messages`; it has: {', '.join(row)}")
         messages = (Message("user", value),) if isinstance(value, str) else read_messages(value, name)
-        if not self._options.keep_system:
-            messages = tuple(message for message in messages if message.role != "system")
+        messages = tuple(message for message in messages if message.role != "system")  # AReaL's own prompt replaces it.
         if not messages:
             raise _bad(f"`{name}` asks nothing: it holds a system message alone")
         return messages

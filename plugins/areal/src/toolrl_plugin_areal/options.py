@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -19,10 +19,6 @@ class ArealTirDataOptions(BaseModel, extra="forbid"):
         min_length=1, description="A .jsonl, .json or .parquet file, a glob, or a list of these."
     )
     limit: int | None = Field(None, ge=1, description="Only the first so many rows.")
-    keep_system: bool = Field(
-        False,
-        description="Keep a row's system message. AReaL puts its own prompt in its place, so it is left out here.",
-    )
     environment: str | None = Field(None, description="The environment that the tasks run in.")
 
     def check_files(self) -> None:
@@ -33,11 +29,6 @@ class ArealTirDataOptions(BaseModel, extra="forbid"):
 class ArealTirParserOptions(BaseModel, extra="forbid"):
     """Options of the parser `areal_tir`."""
 
-    calls: Literal["last", "all"] = Field(
-        "last",
-        description="Of several calls in one turn: `last` runs the last one, as AReaL does, and takes the others as "
-        "text; `all` runs all.",
-    )
     answer_unclosed: bool = Field(
         True,
         description="A call that isn't closed, and a closing tag without its opening, are answered with what was "

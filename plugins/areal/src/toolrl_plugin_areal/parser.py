@@ -71,9 +71,7 @@ class ArealTirParser(TirParser):
         if not self._answered.answer_unclosed:
             kept = [item for item in kept if not isinstance(item, CallError) or item.kind not in _UNCLOSED]
         calls = [item for item in kept if isinstance(item, ToolCall)]
-        if calls and self._answered.calls == "last":
-            return (calls[-1],)
-        return tuple(kept)
+        return (calls[-1],) if calls else tuple(kept)
 
     def _is_marker(self, stopped_by: str | None, tools: Sequence[ToolSpec]) -> bool:
         """Whether generation stopped on what ends a call, and not on an end flag or another text."""

@@ -110,7 +110,7 @@ def _load(options: ArealToolOptions, where: str | None) -> Any:
         package, utils = ModuleType("areal"), ModuleType("areal.utils")
         package.utils, utils.logging = utils, logging  # type: ignore[attr-defined]
         sys.modules.update({"areal": package, "areal.utils": utils, "areal.utils.logging": logging})
-    hint = "Name its folder in `python_path`. BaseTool and ToolMarkers are in toolrl_plugin_areal.tools."
+    hint = "Name its folder in `python_path`."
     found = load_object(options.target, where, folders=options.python_path, hint=hint)
     lacking = [part for part in _PARTS if not hasattr(found, part)]
     if lacking:

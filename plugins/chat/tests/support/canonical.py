@@ -221,5 +221,3 @@ THINKING: dict[str, list[Message]] = {
     "text beside calls": [_ASKED, _turn("Let me see.", "one", (_call(),)), _result(), _DONE],
 }
 """The same with thinking in every turn."""
-BESIDE_CALLS = [_ASKED, _turn("", "two times", (_call(),)), _result(), _turn()]
-"""Thinking in a turn with a call alone."""

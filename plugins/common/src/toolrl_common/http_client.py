@@ -154,21 +154,8 @@ def refusal_text(content: bytes) -> str:
         found = found.get("detail") or found.get("message") or found.get("error")
     except (ValueError, RecursionError, AttributeError):
         found = None
-    if isinstance(found, list):
-        found = "; ".join(map(_problem, found))
-    elif isinstance(found, Mapping):
-        code = found.get("code") or found.get("type")
-        found = f"{found.get('message')}{f' ({code})' if code else ''}"
-    return (found if isinstance(found, str) and found else text or "without a word")[:MAX_DETAIL]
-
-
-def _problem(item: Any) -> str:
-    """One item of a list of validation problems."""
-    if not isinstance(item, Mapping):
-        return str(item)
-    where = item.get("loc")
-    path = ".".join(str(part) for part in where if part != "body") if isinstance(where, list) else ""
-    return f"{path}: {item.get('msg')}" if path else str(item.get("msg"))
+    shown = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False) if found else text
+    return (shown or "without a word")[:MAX_DETAIL]
 
 
 def _cause(error: BaseException) -> str:

@@ -8,12 +8,11 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from toolrl.errors import DataError
 
 SECONDS = 5.0
-_CONFIGS = ("config.json", "adapter_config.json")
 _log = logging.getLogger(__name__)
 
 
@@ -30,43 +29,28 @@ def check_on_hub(name: str, kind: Literal["model", "dataset"], revision: str | N
         info = api.repo_info(name, repo_type=kind, revision=revision, timeout=SECONDS)
         if getattr(info, "gated", False):
             api.auth_check(name, repo_type=kind)
-    except errors.GatedRepoError as error:
-        raise DataError(
-            f"the Hub's {what} {name!r} is gated, and this user has no access to it",
-            hint=f"Ask for access on {huggingface_hub.constants.ENDPOINT}/{'datasets/' * (kind == 'dataset')}{name}, "
-            "then run `hf auth login` or set HF_TOKEN.",
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        raise DataError(
-            f"there is no folder {name!r} here, and the Hub has no such {what}, or none that you may read",
-            hint="Check the name; for a private one run `hf auth login` or set HF_TOKEN.",
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise DataError(f"the Hub's {what} {name!r} has no revision {revision!r}") from error
-    except errors.HfHubHTTPError as error:
-        if error.response.status_code != 401:
+    except (errors.HFValidationError, errors.HfHubHTTPError) as error:
+        if getattr(getattr(error, "response", None), "status_code", 404) not in (401, 403, 404):
             _fall_back_on_cache(name, kind, error)
-        else:
-            hint = "It is wrong or has expired: run `hf auth login`, or set HF_TOKEN, which goes before it."
-            raise DataError("the Hub rejects the token", hint=hint) from error
+            return
+        raise DataError(
+            f"there is no folder {name!r} here, and the Hub has no such {what}, or none that you may read "
+            f"({_reason(error)})",
+            hint="Check the name and the revision; for a private or a gated one run `hf auth login` or set HF_TOKEN.",
+        ) from error
     except Exception as error:  # noqa: BLE001 - whatever the library's HTTP client raises
         _fall_back_on_cache(name, kind, error)
-    else:
-        _check_files(name, kind, info)
 
 
-def _check_files(name: str, kind: str, info: Any) -> None:
-    files = {file.rfilename for file in info.siblings or ()}
-    if kind == "model" and _CONFIGS[1] in files and _CONFIGS[0] not in files:
-        hint = f"Run `hf download {name} --local-dir FOLDER`, and name that folder here."
-        raise DataError(f"the Hub's model {name!r} is an adapter", hint=hint)
+def _reason(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _fall_back_on_cache(name: str, kind: str, error: Exception) -> None:
     """Go offline: otherwise each file would be asked for several times over. Raises DataError for what isn't cached."""
     import huggingface_hub
 
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = _reason(error)
     if not (_cached_model(name) if kind == "model" else _cached_data_set(name)):
         option = " --repo-type dataset" if kind == "dataset" else ""
         raise DataError(
@@ -85,7 +69,7 @@ def _fall_back_on_cache(name: str, kind: str, error: Exception) -> None:
 def _cached_model(name: str) -> bool:
     import huggingface_hub
 
-    return isinstance(huggingface_hub.try_to_load_from_cache(name, _CONFIGS[0]), str)
+    return isinstance(huggingface_hub.try_to_load_from_cache(name, "config.json"), str)
 
 
 def _cached_data_set(name: str) -> bool:

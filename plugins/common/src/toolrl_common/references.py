@@ -6,7 +6,6 @@ r"""`${…}` in a YAML of another system, as OmegaConf reads it.
 | `${NAME}` | the key NAME at the top, else the environment variable |
 | `${a.b.c}`, `${.c}`, `${..c}` | another value of the file, from the top, or from where this one stands |
 | `${oc.select:a.b,default}` | the same, or the default where the key is missing |
-| `${oc.decode:TEXT}` | the text read as YAML |
 
 Defaults may hold references themselves. `\${` is a plain `${`. OmegaConf itself would put environment variables into
 what is written; here a variable can stay a `${NAME}` (`kept`).
@@ -91,12 +90,8 @@ class References:
         first, comma, rest = (part.strip() for part in arguments.partition(","))
         if resolver in ("oc.env", "env") and colon:
             return self._environment(first, rest if comma else None, path, body)
-        if resolver == "oc.decode" and colon:
-            return _decoded(arguments)
         if colon and resolver != "oc.select":
-            raise self._wrong(
-                path, f"${{{body}}}", f"asks for the resolver {resolver!r}; known are oc.env, oc.select and oc.decode"
-            )
+            raise self._wrong(path, f"${{{body}}}", f"asks for the resolver {resolver!r}; known are oc.env, oc.select")
         found = self._find(first if colon else body, path)
         if found is not MISSING:
             return found

@@ -22,7 +22,7 @@ def toolrl_tools() -> Iterator[Component[Toolset]]:
     )
     yield Component(
         "summarise",
-        "toolrl_plugin_history.summarise:Summarise",
+        "toolrl_plugin_history.policies:Summarise",
         summary="Lets the model sum up a long history, and go on from its summary.",
         options="toolrl_plugin_history.options:SummariseOptions",
     )

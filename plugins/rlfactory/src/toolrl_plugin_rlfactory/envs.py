@@ -8,17 +8,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import string
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from toolrl.errors import ConfigError
 from toolrl_common.user_classes import accepted
-from toolrl_plugin_rlfactory.loading import manager_class
-from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager, overrides
+from toolrl_plugin_rlfactory.loading import load_class, manager_class
+from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager
+from toolrl_plugin_rlfactory.options import EnvOptions
 from toolrl_plugin_rlfactory.reading import last_answer
 
 __all__ = ["TOOL_ENV_REGISTRY", "BaseEnv", "DataItem", "DataProto", "Env", "SearchEnv"]
@@ -47,24 +52,7 @@ class DataItem:
 
 
 class DataProto(list[DataItem]):
-    """A batch of them."""
-
-    def __init__(self, items: Sequence[DataItem]) -> None:
-        super().__init__(items)
-        self.meta_info: dict[str, Any] = {}
-        """For the Env's own use."""
-
-    @property
-    def batch(self) -> dict[str, Any]:
-        """The tensors of all episodes, which have to be of one length, one above the other. Needs torch."""
-        import torch
-
-        return {name: torch.stack([item.batch[name] for item in self]) for name in self[0].batch}
-
-    @property
-    def non_tensor_batch(self) -> dict[str, list[Any]]:
-        """The rows' columns, each with one entry for each episode."""
-        return {name: [item.non_tensor_batch[name] for item in self] for name in self[0].non_tensor_batch}
+    """A batch of them, to go through one by one."""
 
 
 class Env:
@@ -131,12 +119,6 @@ class Env:
 
 
 BaseEnv = Env
-_RUNS = ("execute_actions", "execute_all_tools", "_execute_tool_batch")
-
-
-def runs_itself(env: Any) -> bool:
-    """Whether classes of the user's run what stands in a turn in a way of their own."""
-    return overrides(env.tool_manager, _RUNS) or type(env).step is not Env.step
 
 
 class SearchEnv(Env):
@@ -207,3 +189,35 @@ def tags_alternate(text: str, tag: str) -> bool:
     """Whether the tag's opening and closing marks take turns and close; False where there is none."""
     marks = [match[0] for match in re.finditer(rf"</?{tag}>", text)]
     return bool(marks) and marks == [f"<{tag}>", f"</{tag}>"] * (len(marks) // 2)
+
+
+# One Env for all components of a run that name the same classes, so that they see the same state.
+
+_made: weakref.WeakValueDictionary[str, Env] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+
+
+def shared_env(options: EnvOptions, where: str | None, default: str = "base") -> Env:
+    """The Env of these options, made when it is first asked for. Without `env` it is RLFactory's own called `default`.
+    Raises ConfigError."""
+    config = {"enable_thinking": False, "mcp_mode": "stdio", "tool_name_selected": [], **options.config}
+    config["tool_manager"] = options.tool_manager
+    key = json.dumps([options.env or default, config], sort_keys=True, default=repr)
+    with _lock:
+        env = _made.get(key)
+        if env is None:
+            cls: Any = load_class(options.env, where) if options.env else TOOL_ENV_REGISTRY[default]
+            env = _made[key] = _built(cls, ManagerConfig(config), options.env or default, where)
+        return env
+
+
+def _built(cls: Any, config: Any, name: str, where: str | None) -> Env:
+    try:
+        env: Env = cls(config)
+    except ConfigError as error:
+        raise ConfigError(error.problems, where=where, hint=error.hint) from None
+    except Exception as error:
+        raise ConfigError(f"{name!r} can't be made: {type(error).__name__}: {error}", where=where) from error
+    if not hasattr(env, "tool_manager"):
+        raise ConfigError(f"{name!r} has no tool_manager", where=where, hint="Call super().__init__(config) in it.")
+    return env

@@ -4,8 +4,7 @@
     from toolrl_plugin_rlfactory.managers import ToolManager
 
 `QwenManager` and the others are `ToolManager` under their own names: RLFactory's read and answer calls alike, and
-differ in how they write prompts, which is the chat format's part here. MCP servers of a `mcp_tools.pydata` are left to
-the toolset `mcp`, which reads the same file.
+differ in how they write prompts, which is the chat format's part here.
 """
 
 from __future__ import annotations
@@ -100,14 +99,8 @@ class ToolManager:
 
     # Names.
 
-    def full_name(self, name: Any) -> Any:
-        """The name in `tool_map` that a name, a call, or each of a list means: itself, or else the first with
-        `-name` in it."""
-        if isinstance(name, list):
-            return [self.full_name(item) for item in name]
-        if isinstance(name, dict):
-            name["name"] = self.full_name(name["name"])
-            return name
+    def full_name(self, name: str) -> str:
+        """The name in `tool_map` that a name means: itself, or else the first with `-name` in it."""
         return name if name in self.tool_map else next((key for key in self.tool_map if f"-{name}" in key), name)
 
     def get_tool(self, name_or_short_name: str) -> Any:
@@ -122,22 +115,11 @@ class ToolManager:
     # Tools.
 
     def _build_tools(self) -> None:
-        """Those of `config_path`: names or dicts of tools that qwen_agent has registered."""
-        path = self.verl_config.get("config_path")
-        for tool in parse_mcp_tools_config(path) if path else ():
-            self._init_tool(tool)
-        self.functions = [tool.function for tool in self.tool_map.values() if hasattr(tool, "function")]
+        """Nothing: servers and qwen_agent's tools of a `mcp_tools.pydata` are those of the toolsets `mcp` and
+        `qwen_agent`."""
 
     def _init_tool(self, tool: Any) -> None:
-        if isinstance(tool, Mapping) and "mcpServers" in tool:
-            return
-        if callable(getattr(tool, "call", None)) and isinstance(getattr(tool, "name", None), str):
-            self.tool_map[tool.name] = tool
-            return
-        name, config = (tool.get("name"), tool) if isinstance(tool, Mapping) else (tool, None)
-        if not isinstance(name, str):
-            raise ConfigError(f"a tool is {tool!r:.80}, expected its name, a dict with `name`, or with `mcpServers`")
-        self.tool_map[name] = _registered(name)(config)
+        self.tool_map[tool.name] = tool
 
     def _call_tool(self, tool_name: str, tool_args: Any = "{}", **kwargs: Any) -> str:
         """What a tool answers, as text. Whatever it raises becomes the text of a call that failed."""
@@ -212,9 +194,9 @@ class ToolManager:
     def get_prompt(
         self, input_data: Any, tokenizer: Any = None, mode: str = "initial", add_generation_prompt: bool = True,
         **kwargs: Any,
-    ) -> Prompt:  # fmt: skip
-        """Messages for the next turn. The run's chat format writes them, so here they stay what they are."""
-        return Prompt(input_data)
+    ) -> str:  # fmt: skip
+        """The contents of messages for the next turn; the run's chat format writes them."""
+        return joined(input_data)
 
 
 QwenManager = Qwen25Manager = Llama3Manager = ToolManager
@@ -242,19 +224,10 @@ def overrides(manager: Any, names: Sequence[str]) -> bool:
     return any(getattr(type(manager), name, None) is not getattr(ToolManager, name) for name in names)
 
 
-class Prompt(str):
-    """The text of messages, with the messages."""
-
-    messages: tuple[tuple[str, str], ...]
-    """Role and content of each."""
-
-    def __new__(cls, input_data: Any) -> Prompt:
-        items = input_data if isinstance(input_data, list | tuple) else [input_data]
-        said = [item if isinstance(item, Mapping) else {"content": item} for item in items]
-        messages = tuple((str(item.get("role", "tool")), str(item.get("content", ""))) for item in said)
-        made = super().__new__(cls, "\n".join(content for _, content in messages))
-        made.messages = messages
-        return made
+def joined(input_data: Any) -> str:
+    """The contents of a message, or of several."""
+    items = input_data if isinstance(input_data, list | tuple) else [input_data]
+    return "\n".join(str(item.get("content", "")) if isinstance(item, Mapping) else str(item) for item in items)
 
 
 def succeeded(name: str, args: Any, result: str) -> str:
@@ -279,16 +252,3 @@ def parse_mcp_tools_config(file_path: str) -> list[Any]:
     if not isinstance(tools, list):
         raise ConfigError(f"config_path: {file_path!r} holds a {type(tools).__name__}, expected a list of tools")
     return tools
-
-
-def _registered(name: str) -> Any:
-    try:
-        from qwen_agent.tools import TOOL_REGISTRY  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    except ImportError:
-        raise ConfigError(
-            f"the tool {name!r} is one of qwen_agent's, and that isn't installed",
-            hint="pip install qwen-agent, or put the tool into `tool_map` in a `_build_tools` of your own.",
-        ) from None
-    if name not in TOOL_REGISTRY:
-        raise ConfigError(f"no tool {name!r} is registered with qwen_agent")
-    return TOOL_REGISTRY[name]

@@ -14,12 +14,12 @@ class EnvOptions(BaseModel, extra="forbid"):
 
     env: str | None = Field(
         None,
-        min_length=1,
+        pattern=":",
         description="Your Env: `module:Class`, or a file, `envs/mine.py:MyEnv`. Null for RLFactory's own.",
     )
     tool_manager: str = Field(
         "qwen3",
-        min_length=1,
+        pattern=f":|^({'|'.join(REGISTERED)})$",
         description="`qwen3`, `qwen2_5`, `llama3`, `centralized_qwen3` or `adaptive` (which read alike), or your "
         "ToolManager, as `module:Class` or `file.py:Class`.",
     )
@@ -33,26 +33,10 @@ class EnvOptions(BaseModel, extra="forbid"):
         """True where the manager is a class of the user's."""
         return self.tool_manager not in REGISTERED
 
-    @model_validator(mode="after")
-    def _known_manager(self) -> EnvOptions:
-        if self.own_manager and ":" not in self.tool_manager:
-            known = ", ".join(REGISTERED)
-            raise ValueError(f"tool_manager {self.tool_manager!r}: give {known}, `module:Class` or `file.py:Class`")
-        if self.env is not None and ":" not in self.env:
-            raise ValueError(f"env {self.env!r}: give `module:Class` or `file.py:Class`")
-        if "tool_manager" in self.config:
-            raise ValueError("tool_manager is an option of its own, beside config")
-        return self
-
 
 class EnvParserOptions(EnvOptions):
     """Options of the parser `rlfactory`."""
 
-    replies: Literal["rlfactory", "plain"] = Field(
-        "rlfactory",
-        description="How answers are worded: `rlfactory` puts `# Execute the tool NAME successed` and the arguments "
-        "before a tool's text, `plain` hands the text on as it is.",
-    )
     whole_text: bool = Field(
         False,
         description="Also read answers and calls within <think>…</think>, and answers within a call, as RLFactory "
@@ -65,8 +49,8 @@ class EnvToolOptions(EnvOptions):
 
     @model_validator(mode="after")
     def _some_class(self) -> EnvToolOptions:
-        if self.env is None and not self.own_manager and "config_path" not in self.config:
-            raise ValueError("no tools are named: give env, tool_manager, or config: {config_path: …}")
+        if self.env is None and not self.own_manager:
+            raise ValueError("no tools are named: give env or tool_manager")
         return self
 
 
@@ -95,11 +79,3 @@ class EnvRewardOptions(EnvOptions):
         description="What is scored: what the model wrote, or, as RLFactory does, everything after the prompt, what "
         "tools answered included.",
     )
-
-    @model_validator(mode="after")
-    def _no_idle_options(self) -> EnvRewardOptions:
-        if self.env is not None and "format_score" in self.model_fields_set:
-            raise ValueError("format_score is of RLFactory's own SearchEnv, and env names another")
-        if self.factor is not None and not self.step_rewards:
-            raise ValueError("factor does nothing without step_rewards")
-        return self

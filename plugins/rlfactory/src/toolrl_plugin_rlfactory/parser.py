@@ -2,8 +2,7 @@
 
 An answer beats calls: the turn is the last. A manager that overrides `parse_response`, `parse_end_flag` or
 `parse_tools` reads the turn itself; what it raises becomes an error that the model reads. It gives no places of
-calls in the text, so the first call's span is the whole turn. One that has no tools and runs turns in a way of its own
-is asked for answers only: the toolset hands it the turn.
+calls in the text, so the first call's span is the whole turn.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ from toolrl.parsing import tool_messages
 from toolrl.protocols import BuildContext, ToolParser
 from toolrl.types import CallError, CallRecord, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_rlfactory import reading
-from toolrl_plugin_rlfactory.envs import runs_itself
+from toolrl_plugin_rlfactory.envs import shared_env
 from toolrl_plugin_rlfactory.managers import failed, overrides, succeeded
 from toolrl_plugin_rlfactory.options import EnvParserOptions
-from toolrl_plugin_rlfactory.sharing import shared_env
 
 _READS = ("parse_response", "parse_end_flag", "parse_tools")
 _WORDED = re.compile(r"# Execute the tool \S{1,200} (?:successed|failed)\n")
@@ -39,7 +37,6 @@ class RLFactoryParser(ToolParser):
             env = shared_env(self._options, context.where if context else None)
             if overrides(env.tool_manager, _READS):
                 self._env = env
-        self._acts = self._env is not None and not self._env.tool_manager.all_tools and runs_itself(self._env)
 
     def parse(
         self,
@@ -52,15 +49,13 @@ class RLFactoryParser(ToolParser):
     ) -> ParsedTurn:
         """Read a turn. Whether its calls name known tools and fit their schemas is the executor's part."""
         if self._env is not None:
-            return _by_manager(self._env.tool_manager, text, self._acts)
+            return _by_manager(self._env.tool_manager, text)
         turn = reading.read(text, whole_text=self._options.whole_text, thinking=prefilled_thinking)
         return turn if turn.answer is None else replace(turn, answer=turn.answer.strip())
 
     def render_results(self, records: Sequence[CallRecord]) -> Sequence[Message]:
         """A tool message for each item, in order, worded as RLFactory does."""
         messages = tool_messages(records)
-        if self._options.replies == "plain":
-            return messages
         return [replace(message, content=_reply(record)) for message, record in zip(messages, records, strict=True)]
 
 
@@ -74,14 +69,12 @@ def _reply(record: CallRecord) -> str:
     return word(call.name, dict(call.arguments), result.text)
 
 
-def _by_manager(manager: Any, text: str, acts: bool) -> ParsedTurn:
-    """What the user's class makes of a turn; of one that `acts` by itself, whether there is an answer."""
+def _by_manager(manager: Any, text: str) -> ParsedTurn:
+    """What the user's class makes of a turn."""
     try:
         action, found = manager.parse_response(response_content=text)
         if action == "answer":
             return _answer(manager, text, found)
-        if acts:
-            return ParsedTurn(content=text)
         if action == "actions":
             items = _placed([_item(tool) for tool in found], text)
             return ParsedTurn(items, content=text, status="calls" if items else "final")

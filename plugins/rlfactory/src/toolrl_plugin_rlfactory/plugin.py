@@ -51,6 +51,6 @@ def toolrl_commands() -> Iterator[Component[Command]]:
     """The command `toolrl rlfactory convert`."""
     yield Component(
         "convert",
-        f"{_PACKAGE}.convert.command:RLFactoryConvert",
+        f"{_PACKAGE}.convert:RLFactoryConvert",
         summary="Write a toolrl config from a start script or a config of RLFactory.",
     )

@@ -1,8 +1,5 @@
 """The toolset `rlfactory`: the tools of the user's Env or ToolManager.
 
-A manager without tools in its `tool_map` that runs turns in a way of its own, such as one that reads `<search>` tags
-and asks a server, is an environment: each turn goes through `step` as it is, and what that answers is the next message.
-
 Each call goes through the Env's own `step`, in a thread, as a response with this one call: so an override of `step`,
 `execute_actions`, `_call_tool` or a tool's `call` does what it does in RLFactory. While it runs, the manager's
 `parse_response` and `parse_tools` give that call in that thread, whatever the text's form, and `get_prompt` hands the
@@ -19,36 +16,25 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.protocols import BuildContext, EpisodeContext, Reply, ToolSession, Toolset
+from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools.threads import POOL
-from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
-from toolrl_plugin_rlfactory.envs import runs_itself
+from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
+from toolrl_plugin_rlfactory.envs import shared_env
 from toolrl_plugin_rlfactory.loading import call_accepted
-from toolrl_plugin_rlfactory.managers import RUNNING, Prompt, RunningCall
+from toolrl_plugin_rlfactory.managers import RUNNING, RunningCall, joined
 from toolrl_plugin_rlfactory.options import EnvToolOptions
 from toolrl_plugin_rlfactory.reading import dumped
-from toolrl_plugin_rlfactory.sharing import shared_env
-
-_ROLES = ("system", "user", "assistant", "tool")
 
 
 class RLFactoryToolset(Toolset, ToolSession):
     """See the module's docstring."""
 
     def __init__(self, options: EnvToolOptions, context: BuildContext) -> None:
-        """Raises ConfigError for classes that can't be made, or that have no tool."""
+        """Raises ConfigError for classes that can't be made."""
         self._tokenizer = context.tokenizer
         self.env: Any = shared_env(options, context.where or None)
         manager = self.env.tool_manager
         self._specs = tuple(_spec(name, tool, context.where) for name, tool in _named(manager.all_tools))
-        if not self._specs and not runs_itself(self.env):
-            raise ConfigError(
-                f"{type(manager).__name__} has no tool",
-                where=context.where or None,
-                hint="Fill tool_map in _build_tools, or run turns in an execute_actions or a step of your own. MCP "
-                "servers of a mcp_tools.pydata are the toolset mcp's: "
-                "{use: mcp, options: {config: mcp_tools.pydata}}.",
-            )
         _pin(manager)
 
     def names(self) -> Sequence[str]:
@@ -73,49 +59,30 @@ class RLFactoryToolset(Toolset, ToolSession):
         """The answer of the Env's `step`."""
         return await POOL.submit(self._call, call)
 
-    async def respond(self, turn: Turn) -> Reply | None:
-        """What an override of the user's answers to a turn without a call; None where RLFactory would end, too."""
-        if not runs_itself(self.env):
-            return None
-        observation, done = await POOL.submit(self._step, turn.text)
-        return None if done else Reply(_messages(observation, "user"))
-
     def _call(self, call: ToolCall) -> ToolResult:
         """In a thread."""
         running = RunningCall({"name": call.name, "args": dumped(dict(call.arguments))})
         token = RUNNING.set(running)
         try:
-            observation, done = self._step(call.raw)
+            result = call_accepted(
+                self.env.step, responses=[call.raw], tokenizer=self._tokenizer, image_data=[[]], processor=None
+            )
         finally:
             RUNNING.reset(token)
-        text = "\n".join(message.content for message in _messages(observation, "tool"))
-        return ToolResult(text, done=done, error="tool_error" if running.failed else None)
-
-    def _step(self, response: str) -> tuple[Any, bool]:
-        """One response's observation, and whether the episode is over."""
-        result = call_accepted(
-            self.env.step, responses=[response], tokenizer=self._tokenizer, image_data=[[]], processor=None
-        )
         if not isinstance(result, tuple | list) or len(result) < 2 or any(len(part) != 1 for part in result[:2]):
             raise ToolsetError(
                 f"{type(self.env).__name__}.step gave {result!r:.200}, expected (observations, dones, …) with one "
                 "item for each response"
             )
-        return result[0][0], bool(result[1][0])
-
-
-def _messages(observation: Any, role: str) -> tuple[Message, ...]:
-    """An observation as messages: those of `get_prompt`, or the text that a `step` of the user's made."""
-    if isinstance(observation, Prompt):
-        return tuple(Message(said if said in _ROLES else role, text) for said, text in observation.messages)  # type: ignore[arg-type]
-    return (Message(role, str(observation)),)  # type: ignore[arg-type]
+        error = "tool_error" if running.failed else None
+        return ToolResult(str(result[0][0]), done=bool(result[1][0]), error=error)
 
 
 def _pin(manager: Any) -> None:
     """Let the manager give the call that a thread is answering, instead of reading a text again."""
     if "get_prompt" in vars(manager):  # Another toolset of this Env did it.
         return
-    manager.get_prompt = lambda input_data, *args, **kwargs: Prompt(input_data)
+    manager.get_prompt = lambda input_data, *args, **kwargs: joined(input_data)
     for name in ("parse_response", "parse_tools"):
         method = getattr(type(manager), name)
         setattr(manager, name, functools.partial(_given, weakref.ref(manager), method, name == "parse_response"))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Mapping
 from typing import Any
+from unittest.mock import patch
 
-from toolrl.errors import DataError
+from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
 from toolrl_plugin_gateway import chat_completions
 from toolrl_plugin_gateway.dialect import RefusedError
-from toolrl_plugin_verifiers.loading import load
 from toolrl_plugin_verifiers.options import DataOptions
 
 EXTRA = "verifiers"
@@ -30,10 +33,9 @@ class Examples:
             told = f"the rows of the environment {options.id!r} can't be loaded: {type(error).__name__}: {error}"
             raise DataError(told, where=context.where) from error
         if rows is None:
-            other = "eval" if train else "train"
-            hint = f"Take `split: {other}`, of which `skip` and `limit` give parts."
+            problem = f"the environment {options.id!r} has no {options.split} split"
             raise DataError(
-                f"the environment {options.id!r} has no {options.split} split", where=context.where, hint=hint
+                problem, where=context.where, hint="Take the other, of which `skip` and `limit` give parts."
             )
         last = len(rows) if options.limit is None else min(len(rows), options.skip + options.limit)
         self._rows, self._indices = rows, range(options.skip, last)
@@ -64,3 +66,36 @@ def _messages(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, str):
         return (Message("user", prompt),)
     return tuple(chat_completions.read({"messages": prompt}, {}).messages)
+
+
+_loaded: dict[str, Any] = {}
+
+
+def load(name: str, args: Mapping[str, Any], where: str | None) -> Any:
+    """The `verifiers.Environment` of this name and these arguments. Raises ConfigError where it can't be loaded, or
+    needs what toolrl doesn't give."""
+    key = json.dumps([name, args], sort_keys=True, default=repr)
+    if key not in _loaded:
+        _loaded[key] = _load(name, args, where)
+    return _loaded[key]
+
+
+def _load(name: str, args: Mapping[str, Any], where: str | None) -> Any:
+    import verifiers as vf
+
+    # An Environment takes over SIGINT and SIGTERM, with which toolrl ends a run in order.
+    with patch.object(sys.modules[vf.Environment.__module__], "signal"):
+        try:
+            environment = vf.load_environment(name, **args)
+        except Exception as error:
+            cause = error.__cause__ or error
+            told = f"{type(cause).__name__}: {str(cause).strip()}"
+            hint = "Environments are Python packages: `prime env install OWNER/NAME`, or pip install it."
+            raise ConfigError(f"the environment {name!r} can't be loaded: {told}", where=where, hint=hint) from error
+    if environment.requires_group_rollouts:
+        raise ConfigError(
+            f"the rubric of {name!r} compares the rollouts of a group, and toolrl has each scored when it ends",
+            where=where,
+            hint="Rewards that compare episodes are written as a reward function with `score_group`.",
+        )
+    return environment

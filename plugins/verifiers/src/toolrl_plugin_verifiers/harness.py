@@ -19,8 +19,7 @@ from toolrl.types import Score, StopReason, Task
 from toolrl_plugin_gateway import chat_completions
 from toolrl_plugin_gateway.dialect import RefusedError
 from toolrl_plugin_gateway.session import Session
-from toolrl_plugin_verifiers.dataset import EXTRA
-from toolrl_plugin_verifiers.loading import load
+from toolrl_plugin_verifiers.dataset import EXTRA, load
 
 STOPS: Mapping[str, StopReason] = {
     "max_turns_reached": "max_turns",

@@ -15,24 +15,25 @@ Values are plain lists and dicts, also those of parquet files. A row is read whe
 
 from __future__ import annotations
 
-import logging
+import base64
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from toolrl.builtin.datasets import read_messages, read_object, read_tools_kwargs
-from toolrl.builtin.rows import JoinedRows, open_rows
+from toolrl.builtin.rows import JoinedRows, find_files, open_rows
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, Task
-from toolrl_plugin_verl.files import data_files
-from toolrl_plugin_verl.media import RowMedia
 from toolrl_plugin_verl.options import VerlDatasetOptions
 from toolrl_plugin_verl.results import plain
 
-_log = logging.getLogger(__name__)
+Kind = Literal["image", "video"]
+LONGEST_PATH = 4096
+_MARK = re.compile("<(image|video)>")
 
 
 class VerlDataset:
@@ -40,9 +41,8 @@ class VerlDataset:
 
     def __init__(self, options: VerlDatasetOptions, context: BuildContext) -> None:
         self._options = options
-        files = data_files(options.path, context.where)
+        files = find_files(options.path, context.where)
         self._rows = JoinedRows([open_rows(file) for file in files], options.limit)
-        self._warned = False
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -56,8 +56,6 @@ class VerlDataset:
         extra_info = read_object(row.get("extra_info"), "extra_info")
         reward_model = read_object(row.get("reward_model"), "reward_model")
         source = row.get(options.reward_fn_key)
-        if extra_info.get("need_tools_kwargs") and not extra_info.get("tools_kwargs"):
-            self._warn(name)
         media = (options.image_key, options.video_key)
         extra = {key: value for key, value in row.items() if key not in (options.prompt_key, *media)}
         extra |= {"data_source": source, "extra_info": extra_info, "reward_model": reward_model}
@@ -106,11 +104,6 @@ class VerlDataset:
                 return routes[value]
         return self._options.environment
 
-    def _warn(self, name: str) -> None:
-        if not self._warned:
-            self._warned = True
-            _log.warning("row %s sets need_tools_kwargs and has no tools_kwargs; later ones aren't reported", name)
-
 
 def _placed(media: Media, folder: Path) -> Media:
     """A relative path begins at the data file's folder where it leads to a file, else at the current one."""
@@ -126,3 +119,83 @@ def _selection(value: Any) -> tuple[str, ...] | None:
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         return tuple(value)
     raise DataError(f"'extra_info.tool_selection' is {value!r:.80}, expected a list of tool names")
+
+
+# Images and videos of a row, where its messages have `<image>` and `<video>`, or parts of these types. Bytes and paths
+# stay what they are: the chat format opens them when an episode needs them.
+
+
+class RowMedia:
+    """A row's images and videos, handed out to its messages in order."""
+
+    def __init__(self, columns: Mapping[Kind, tuple[str, Any]]) -> None:
+        """Kind to the name and the value of its column. Raises DataError for a cell that is no image or video."""
+        self._left = {kind: _cells(kind, *column) for kind, column in columns.items()}
+        self._count = {kind: len(left) for kind, left in self._left.items()}
+
+    def of(self, message: Any, where: str) -> tuple[Any, list[Media]]:
+        """A message whose content is one text with marks, and the media that stand there."""
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, str):
+            # Without a column `<image>` is plain text.
+            return message, [self._take(kind) for kind in _MARK.findall(content) if self._count[kind]]
+        if not isinstance(content, list):
+            return message, []
+        texts, media = [], []
+        for number, part in enumerate(content):
+            kind: Any = str(part.get("type")).removesuffix("_url") if isinstance(part, Mapping) else None
+            if kind == "image" or kind == "video":
+                texts.append(f"<{kind}>")
+                own = {key: value for key, value in part.items() if key != "type" and value is not None}
+                media.append(as_media(kind, own, f"{where}.content[{number}]") if own else self._take(kind))
+            elif kind == "text" and isinstance(part.get("text"), str):
+                texts.append(part["text"])
+            else:
+                where = f"{where}.content[{number}]"
+                raise DataError(f"{where!r} is {part!r:.80}, expected a part of type text, image or video")
+        return {**message, "content": "".join(texts)}, media
+
+    def rest(self) -> list[Media]:
+        """All of them where the messages have no mark. Raises DataError where they have too few."""
+        left = [media for kind in self._left.values() for media in kind]
+        if left and len(left) < sum(self._count.values()):
+            raise DataError(f"the row has more {left[0].kind}s than its messages have <{left[0].kind}>")
+        return left
+
+    def _take(self, kind: Kind) -> Media:
+        if not self._left[kind]:
+            raise DataError(f"the messages have more <{kind}> than the row has {kind}s ({self._count[kind]})")
+        return self._left[kind].pop(0)
+
+
+def as_media(kind: Kind, cell: Any, where: str) -> Media:
+    """One cell. `where` names it for messages. Raises DataError."""
+    if isinstance(cell, Mapping):
+        keys = ("bytes", kind, f"{kind}_url", "path", "url")
+        found = next((key for key in keys if cell.get(key) is not None), None)
+        if found is None:
+            raise DataError(f"{where} has none of 'bytes', 'path' and {kind!r}")
+        return as_media(kind, cell[found], f"{where}.{found}")
+    if isinstance(cell, bytes | bytearray | memoryview):
+        return Media(kind, bytes(cell))
+    if isinstance(cell, str) and cell.startswith("data:"):
+        head, _, body = cell.partition(",")
+        try:
+            if not head.endswith(";base64"):
+                raise ValueError(head)
+            return Media(kind, base64.b64decode(body, validate=True))
+        except ValueError:
+            raise DataError(f"{where} is a data: URL that isn't base64: {cell[:40]!r}") from None
+    if isinstance(cell, str) and cell.startswith(("http://", "https://")):
+        raise DataError(f"{where} is the address {cell[:80]!r}", hint="Download it and put its path or bytes there.")
+    if isinstance(cell, str) and 0 < len(cell) <= LONGEST_PATH:
+        return Media(kind, cell.removeprefix("file://"))
+    if kind == "video" and isinstance(cell, Sequence) and cell:
+        return Media(kind, [as_media("image", frame, f"{where}[{n}]").data for n, frame in enumerate(cell)])
+    hint = f"Give bytes, {{'bytes': …}}, {{'path': …}}, a data: URL or a path as {kind}."
+    raise DataError(f"{where} is {type(cell).__name__} {str(cell)[:60]!r}", hint=hint)
+
+
+def _cells(kind: Kind, name: str, value: Any) -> list[Media]:
+    cells = [] if value is None else value if isinstance(value, list) else [value]
+    return [as_media(kind, cell, f"{name}[{number}]") for number, cell in enumerate(cells)]

@@ -15,7 +15,6 @@ from toolrl.protocols import BuildContext, RunInfo, StepReport
 from toolrl.runs.files import write_atomic
 from toolrl.types import Episode
 from toolrl_plugin_verl.options import VerlDumpOptions
-from toolrl_plugin_verl.texts import prompt_text, response_text
 
 _OWN = ("input", "output", "gts", "score", "step")
 
@@ -65,3 +64,24 @@ class VerlDump:
         options, default = self._options, None if kind == "eval" else run.directory / "rollout_data"
         given = options.validation_data_dir if kind == "eval" else options.rollout_data_dir
         return Path(given).expanduser() if given else default
+
+
+# An episode's tokens as texts, as verl decodes them: control tokens left out.
+
+
+def prompt_text(episode: Episode, tokenizer: Any) -> str:
+    """What stood before the first sampled token. Without a tokenizer, the task's messages."""
+    if tokenizer is None:
+        return "\n".join(f"{message.role}\n{message.content}" for message in episode.task.messages)
+    return _decoded(tokenizer, episode.main.ids[: episode.main.prompt_length])
+
+
+def response_text(episode: Episode, tokenizer: Any) -> str:
+    """Everything after the prompt, what tools answered included. Without a tokenizer, what the model wrote."""
+    if tokenizer is None:
+        return episode.model_text
+    return _decoded(tokenizer, episode.main.ids[episode.main.prompt_length :])
+
+
+def _decoded(tokenizer: Any, ids: tuple[int, ...]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True))

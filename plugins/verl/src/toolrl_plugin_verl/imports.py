@@ -5,7 +5,6 @@
 | `verl.a.b` | `verl/a/b.py` below `python_path` or the current folder; the installed verl's; this package's stand-in |
 | `ray`, while the file is loaded | the installed one; `toolrl_plugin_verl.ray` |
 
-A verl that can't be imported, such as its repository without what it needs, counts as not there, with a warning.
 `find_class` gives the class of a tool YAML's `class_name`: verl's `Gsm8kTool`, `Geo3kTool`, `SearchTool` and
 `SandboxFusionTool` are those of this package, unless the user has a file of that name.
 """
@@ -14,15 +13,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from toolrl.errors import ConfigError
 from toolrl_common.user_classes import TRACEBACK, import_errors
@@ -36,30 +34,13 @@ STAND_INS = (
     "verl.tools.search_tool.SearchTool",
     "verl.tools.sandbox_fusion_tools.SandboxFusionTool",
 )
-_log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-
-def load_user(load: Callable[[], T], python_path: Sequence[str] | None = None, *, strict: bool = False) -> T:
-    """What `load` gives, which may import verl and ray, for good what is below `python_path`; None for that of before.
-    With `strict` a verl that can't be imported is an error."""
-    with _user_imports(python_path):
-        try:
-            return load()
-        except Exception as error:
-            if strict or not _is_broken("verl"):
-                raise
-            _log.warning("verl can't be imported here, and toolrl's stand-ins for it are used: %s", error)
-        _finder.alone = True
-        for name in [name for name in sys.modules if name.partition(".")[0] == "verl"]:
-            del sys.modules[name]
-        return load()
 
 
 @contextmanager
-def _user_imports(python_path: Sequence[str] | None) -> Iterator[None]:
+def user_imports(python_path: Sequence[str] | None = None) -> Iterator[None]:
+    """While this is held, files may import verl and ray; for good what is below `python_path`, None for that of
+    before."""
     if python_path is not None:
-        _finder.alone = False
         *folders, here = _finder.folders = search_folders(python_path)
         # For good, as tools import more.
         sys.path.extend(folder for folder in (here, *folders) if folder not in sys.path)
@@ -103,17 +84,15 @@ class _VerlFinder(MetaPathFinder, Loader):
     """First of the finders: below a stand-in's package, the usual ones would load our files a second time."""
 
     folders: Sequence[str] = ()
-    alone = False
-    """Whether there is nothing but stand-ins."""
     loading = 0
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         if name.partition(".")[0] != "verl" and not (self.loading and name in _RAY):
             return None
-        own = None if self.alone else own_spec(name, self.folders)
+        own = own_spec(name, self.folders)
         if own is not None and own.submodule_search_locations is None:
             return own
-        if not any(entry.startswith(_HERE) for entry in path or ()) and not (self.alone and name not in _RAY):
+        if not any(entry.startswith(_HERE) for entry in path or ()):
             for finder in sys.meta_path:
                 found = None if finder is self else finder.find_spec(name, path, target)
                 if found is not None:
@@ -122,14 +101,6 @@ class _VerlFinder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(stand_in(module.__name__) or _PACKAGE)
-
-
-def _is_broken(name: str) -> bool:
-    try:
-        importlib.import_module(name)
-    except Exception:  # noqa: BLE001 - whatever keeps it from being used
-        return True
-    return False
 
 
 def _is_stale(name: str, module: ModuleType) -> bool:
@@ -167,19 +138,17 @@ def check_module(class_name: str, python_path: Sequence[str], place: str) -> Non
         raise ConfigError(f"{class_name!r}: there is no module {module!r}", where=place, hint=hint)
 
 
-def own_file(class_name: str, python_path: Sequence[str], *, here: bool = True) -> str | None:
-    """The user's own file that holds a class, below `python_path` or, with `here`, the current folder."""
-    folders = search_folders(python_path)
-    spec = own_spec(class_name.rpartition(".")[0], folders if here else folders[:-1])
+def own_file(class_name: str, python_path: Sequence[str]) -> str | None:
+    """The user's own file that holds a class, below `python_path` or the current folder."""
+    spec = own_spec(class_name.rpartition(".")[0], search_folders(python_path))
     return spec.origin if spec is not None else None
 
 
 def _imported(class_name: str, module_name: str, python_path: Sequence[str], place: str) -> Any:
     if class_name in STAND_INS and own_file(class_name, python_path) is None:
         return importlib.import_module(f"toolrl_plugin_{module_name}")
-    strict = own_file(class_name, python_path, here=False) is not None
-    with import_errors(class_name, place, lambda error: import_hint(error, module_name)):
-        return load_user(lambda: importlib.import_module(module_name), python_path, strict=strict)
+    with import_errors(class_name, place, lambda error: import_hint(error, module_name)), user_imports(python_path):
+        return importlib.import_module(module_name)
 
 
 def import_hint(error: BaseException, module_name: str = "") -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from toolrl.builtin.rows import find_files
+from toolrl.errors import DataError
 from toolrl_common.references import kept
-from toolrl_plugin_verl.files import check_file, data_files
 from toolrl_plugin_verl.imports import check_module
 from toolrl_plugin_verl.tool_yaml import read_tool_yaml
 
@@ -16,7 +18,7 @@ class VerlDatasetOptions(BaseModel, extra="forbid"):
     """Options of the data set `verl`."""
 
     path: str | list[str] = Field(
-        min_length=1, description="A .parquet, .jsonl or .json file, a folder of them, a glob, or a list of these."
+        min_length=1, description="A .parquet, .jsonl or .json file, a glob, or a list of these."
     )
     limit: int | None = Field(None, ge=1, description="Only the first so many rows (verl: train_max_samples).")
     prompt_key: str = Field("prompt", min_length=1, description="Column of the messages.")
@@ -33,7 +35,7 @@ class VerlDatasetOptions(BaseModel, extra="forbid"):
 
     def check_files(self) -> None:
         """Raises DataError for a path that finds no file."""
-        data_files(self.path)
+        find_files(self.path)
 
 
 class VerlToolOptions(BaseModel, extra="forbid"):
@@ -53,9 +55,6 @@ class VerlToolOptions(BaseModel, extra="forbid"):
         True,
         description="Add what `execute` returns as reward to the episode's. verl doesn't: there it only reaches "
         "compute_score, as extra_info['tool_rewards'], which it does here in any case.",
-    )
-    compat: Literal["verl"] | None = Field(
-        None, description="verl: `sandbox_fusion` tools answer with verl's texts, such as `no stdout here`."
     )
 
     @model_validator(mode="after")
@@ -94,8 +93,8 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
     reward_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Further keyword arguments of the function."
     )
-    scorers: dict[str, Literal["gsm8k", "math", "math_dapo", "prime_math", "geo3k", "search_r1", "sandbox_fusion"]] = (
-        Field(default_factory=dict, description="Data source to scorer, over verl's own table; `*` for all others.")
+    scorers: dict[str, Literal["gsm8k", "math", "math_dapo", "geo3k", "search_r1", "sandbox_fusion"]] = Field(
+        default_factory=dict, description="Data source to scorer, over verl's own table; `*` for all others."
     )
     method: Literal["strict", "flexible"] = Field(
         "strict", description="Of the scorer gsm8k: the number after `####`, or else the last number of the text."
@@ -111,17 +110,6 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
     )
     timeout: float = Field(5.0, gt=0, description="Seconds that mathruler may take for one answer.")
 
-    @model_validator(mode="after")
-    def _no_idle_options(self) -> VerlRewardOptions:
-        if self.path is None:
-            idle = sorted(self.model_fields_set & {"name", "reward_kwargs"})
-        else:
-            idle = sorted(self.model_fields_set & {"scorers", "method", "format_score", "sandbox_fusion", "timeout"})
-        if idle:
-            why = "only with path" if self.path is None else "not with path, whose function scores everything"
-            raise ValueError(f"{idle[0]} is of use {why}")
-        return self
-
     def check_files(self) -> None:
         """Raises DataError for a file that isn't there."""
         check_file("path", self.path)
@@ -136,3 +124,9 @@ class VerlDumpOptions(BaseModel, extra="forbid"):
     validation_data_dir: str | None = Field(
         None, description="Folder of the same for evaluations; null for no dump of them."
     )
+
+
+def check_file(option: str, path: str | None) -> None:
+    """Raises DataError for a file that isn't there; None names none."""
+    if path is not None and not Path(path).expanduser().is_file():
+        raise DataError(f"{option}: there is no file {path!r} (in {Path.cwd()})")

@@ -7,8 +7,8 @@
     ray.get(worker.acquire.remote())      # or: await worker.acquire.remote()
 
 Actors are objects of this process; their methods run in threads, `max_concurrency` of them at once, those of a
-concurrency group in threads of its own. Named actors are found again by their name. Where a tool is to share an
-actor with other processes, install Ray and import it.
+concurrency group in threads of its own. Named actors are found again by `get_if_exists`. Where a tool needs more of
+Ray, or is to share an actor with other processes, install Ray: an installed one is imported instead.
 """
 
 from __future__ import annotations
@@ -38,14 +38,11 @@ class DaemonPool:
 
     def __init__(self, size: int, name: str) -> None:
         self._missing, self._name = max(1, size), name
-        self._jobs: queue.SimpleQueue[tuple[ObjectRef, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[ObjectRef, Callable[[], Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._closed = False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ObjectRef:
-        """What the function gives, or raises. Raises RuntimeError for a pool that is closed."""
-        if self._closed:
-            raise RuntimeError(f"{self._name}: the pool is closed")
+        """What the function gives, or raises."""
         ref = ObjectRef()
         self._jobs.put((ref, functools.partial(function, *args, **kwargs)))
         with self._lock:
@@ -54,21 +51,15 @@ class DaemonPool:
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
         return ref
 
-    def close(self) -> None:
-        """End the threads after the jobs in the queue."""
-        self._closed = True
-        self._jobs.put(None)
-
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            ref, call = job
+        while True:
+            ref, call = self._jobs.get()
             if ref.set_running_or_notify_cancel():
                 try:
                     ref.set_result(call())
                 except BaseException as error:  # noqa: BLE001 - it is the caller's
                     ref.set_exception(error)
-            del job, ref, call  # An idle thread keeps nothing alive.
-        self._jobs.put(None)  # for the next thread
+            del ref, call  # An idle thread keeps nothing alive.
 
 
 class _Remote:
@@ -147,13 +138,6 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     return [ref.result(timeout) for ref in refs] if isinstance(refs, Sequence) else refs.result(timeout)
 
 
-def get_actor(name: str, namespace: str | None = None) -> Actor:
-    """A named actor. Raises ValueError where there is none."""
-    if name not in _named:
-        raise ValueError(f"there is no actor {name!r}")
-    return _named[name]
-
-
 def init(*args: Any, **kwargs: Any) -> None:
     """Nothing to do: everything is in this process."""
 
@@ -161,12 +145,3 @@ def init(*args: Any, **kwargs: Any) -> None:
 def is_initialized() -> bool:
     """Always."""
     return True
-
-
-def kill(actor: Actor, *, no_restart: bool = True) -> None:
-    """End an actor's threads; a named one is forgotten."""
-    with _lock:
-        for name in [name for name, known in _named.items() if known is actor]:
-            del _named[name]
-    for pool in actor._pools.values():
-        pool.close()

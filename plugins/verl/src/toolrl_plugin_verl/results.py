@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import numbers
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,15 +13,13 @@ LARGEST = 1e100
 """Of a metric that is kept: those of all calls are summed up."""
 TOOL_REWARD = "tool_reward"
 """Metric that holds what `execute` gave as reward, whether it counts or not."""
-_log = logging.getLogger(__name__)
-_warned: set[tuple[str, str]] = set()
 
 
 def from_execute(returned: Any, tool: str, *, counts: bool) -> ToolResult:
     """Of `BaseTool.execute`: `(response, reward, metrics)`, or less of it. A response is a ToolResponse, a text, or a
     dict with some of `text`, `image` and `video`. Raises TypeError for a tuple of another length."""
     response, reward, metrics = _parts(returned, tool)
-    return _result(response, None if reward is None else number(reward, tool, "reward"), metrics, counts=counts)
+    return _result(response, number(reward), metrics, counts=counts)
 
 
 def from_function(returned: Any, tool: str, *, counts: bool) -> ToolResult:
@@ -34,16 +31,10 @@ def from_function(returned: Any, tool: str, *, counts: bool) -> ToolResult:
     return _result(response if response is not None else "None", float(reward or 0.0), metrics, counts=counts)
 
 
-def number(value: Any, tool: str, what: str) -> float | None:
-    """A number as float; None for anything else, with one warning: verl's own tools return texts and lists for
-    rewards."""
+def number(value: Any) -> float | None:
+    """A number as float; None for anything else: verl's own tools return texts and lists for rewards."""
     value = plain(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
-    if value is not None and (tool, what) not in _warned:
-        _warned.add((tool, what))
-        _log.warning("tool %r: its %s is %s, no number, and counts for nothing", tool, what, type(value).__name__)
-    return None
+    return float(value) if isinstance(value, numbers.Real) else None
 
 
 def shown_parts(response: Any) -> tuple[str, tuple[Media, ...]] | None:

@@ -23,11 +23,11 @@ from toolrl.tools.function import is_async
 from toolrl.tools.threads import POOL, ThreadPool
 from toolrl.types import Episode, Score
 from toolrl_common.other_plugins import build_of_plugin
-from toolrl_plugin_verl.agent import EXTRA_FIELDS, REWARD_SCORES
+from toolrl_plugin_verl.adapter import EXTRA_FIELDS, REWARD_SCORES
+from toolrl_plugin_verl.dump import response_text
 from toolrl_plugin_verl.functions import run_file
 from toolrl_plugin_verl.options import VerlRewardOptions
 from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of, plain
-from toolrl_plugin_verl.texts import response_text
 from toolrl_plugin_verl.utils.reward_score import geo3k
 from toolrl_plugin_verl.utils.reward_score.default import KNOWN, score_as, scorer_of
 

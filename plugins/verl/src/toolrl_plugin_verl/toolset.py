@@ -1,38 +1,42 @@
 """The toolset `verl`: the tools of a tool YAML and of a file of function tools.
 
 Files are read and classes imported when the run is put together; the tools themselves are made when it starts, in the
-thread in which they run (`loop.py`). MCP servers and Sandbox Fusion are those of the plugins `mcp` and
+thread in which they run. MCP servers and Sandbox Fusion are those of the plugins `mcp` and
 `sandbox-fusion`.
 """
 
 from __future__ import annotations
 
 import copy
-import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
-from toolrl.errors import ToolrlError, ToolsetError
+from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools import as_toolset
 from toolrl.tools.toolset import known_traits, tool_names
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task
+from toolrl_common.other_plugins import build_of_plugin
 from toolrl_common.references import from_environ
-from toolrl_plugin_verl.adapter import VerlTool
+from toolrl_plugin_verl.adapter import LoopThread, VerlTool
 from toolrl_plugin_verl.functions import as_tool, load_functions
 from toolrl_plugin_verl.imports import find_class, own_file
-from toolrl_plugin_verl.loop import LoopThread
 from toolrl_plugin_verl.options import VerlToolOptions
-from toolrl_plugin_verl.others import mcp_toolset, sandbox_toolset
 from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema
 
-_log = logging.getLogger(__name__)
 SHORTEST_SECRET = 4
 """Shorter values are in too many texts to be taken out of them."""
+_MCP_CLASSES = (None, "verl.tools.mcp_base_tool.MCPBaseTool", "verl.tools.mcp_search_tool.MCPSearchTool")
+_SANDBOX_OPTIONS = (
+    "sandbox_fusion_url", "num_workers", "rate_limit", "enable_global_rate_limit", "default_timeout",
+    "default_language", "memory_limit_mb",
+)  # fmt: skip
+_SANDBOX_TOOL = "code_interpreter"
 
 
 class VerlToolset:
@@ -108,10 +112,6 @@ class VerlToolset:
     def _is_native(self, entry: ToolYamlEntry) -> bool:
         """Also true where the user has a file of their own for verl's class."""
         own = own_file(entry.class_name, self._options.python_path) if entry.class_name else None
-        if own is not None and entry.type == "mcp":
-            _log.warning(
-                "%s: %s isn't used; the plugin `mcp` calls the servers and reads their answers", entry.place, own
-            )
         return entry.type == "native" or (own is not None and entry.type == "sandbox_fusion")
 
     def _variable(self, name: str, default: str | None) -> str | None:
@@ -134,5 +134,51 @@ class VerlToolset:
 
     def _other(self, entry: ToolYamlEntry) -> Toolset:
         if entry.type == "mcp":
-            return mcp_toolset(entry, self._context)
-        return sandbox_toolset(entry, self._context, compat=self._options.compat)
+            return _mcp_toolset(entry, self._context)
+        return _sandbox_toolset(entry, self._context)
+
+
+# Entries of a tool YAML that other plugins run.
+
+
+def _mcp_toolset(entry: ToolYamlEntry, context: BuildContext) -> Toolset:
+    """The servers of `mcp.mcp_servers_config_path`, by the plugin `mcp`. Raises ConfigError."""
+    if entry.class_name not in _MCP_CLASSES:
+        raise ConfigError(
+            f"class_name {entry.class_name!r}: a subclass of MCPBaseTool isn't run; the plugin `mcp` reads the results",
+            where=entry.place,
+            hint="Leave class_name out, or wrap the call in a BaseTool of type native.",
+        )
+    path = entry.mcp.get("mcp_servers_config_path")
+    if not isinstance(path, str) or not path:
+        raise ConfigError("no mcp.mcp_servers_config_path", where=entry.place)
+    selected = entry.mcp.get("tool_selected_list") or []
+    if not isinstance(selected, list) or not all(isinstance(name, str) for name in selected):
+        raise ConfigError("mcp.tool_selected_list isn't a list of names", where=entry.place)
+    options = {"config": str(Path(path).expanduser()), "include": selected, "names": "short"}
+    return _built("mcp/mcp", "mcp", options, entry, context)
+
+
+def _sandbox_toolset(entry: ToolYamlEntry, context: BuildContext) -> Toolset:
+    """`code_interpreter` of the plugin `sandbox-fusion`. Raises ConfigError."""
+    function = (entry.tool_schema or {}).get("function") or {}
+    name = function.get("name", _SANDBOX_TOOL)
+    if name != _SANDBOX_TOOL:
+        raise ConfigError(
+            f"the sandbox's tool is called {_SANDBOX_TOOL!r}, and tool_schema names it {name!r}",
+            where=entry.place,
+            hint=f"Write {_SANDBOX_TOOL!r} there and rename it in the toolrl config: as: {{{_SANDBOX_TOOL}: {name}}}.",
+        )
+    options: dict[str, Any] = {key: entry.config[key] for key in _SANDBOX_OPTIONS if entry.config.get(key) is not None}
+    if isinstance(function.get("description"), str) and function["description"]:
+        options["description"] = function["description"]
+    return _built("sandbox-fusion/code_interpreter", "sandbox", options, entry, context)
+
+
+def _built(name: str, extra: str, options: dict[str, Any], entry: ToolYamlEntry, context: BuildContext) -> Toolset:
+    def missing(message: str) -> ConfigError:
+        problem = f"type {entry.type} needs the plugin {name.partition('/')[0]!r}: {message}"
+        return ConfigError(problem, where=entry.place, hint=f"pip install 'toolrl-plugin-verl[{extra}]'")
+
+    built: Toolset = build_of_plugin("tools", name, options, context, entry.place, missing)
+    return built

@@ -54,7 +54,6 @@ class Played(NamedTuple):
     rewards: list[tuple[str, float]]
     opening: list[tuple[str, str]]
     specs: Sequence[ToolSpec]
-    notes: dict[str, Any]
 
 
 def play(toolset: VerlToolset, *calls: tuple[str, dict[str, Any]], kwargs: Any = None, **policy: Any) -> Played:
@@ -68,7 +67,7 @@ def play(toolset: VerlToolset, *calls: tuple[str, dict[str, Any]], kwargs: Any =
                 records = [(await session.answer([ToolCall(*call)]))[0] for call in calls]
                 rewards = [(entry.source, entry.value) for entry in await session.rewards()]
                 specs = session.specs()
-            return Played([record.result for record in records], rewards, opening, specs, context.notes)
+            return Played([record.result for record in records], rewards, opening, specs)
 
     return asyncio.run(run())
 

@@ -1,7 +1,7 @@
 """`toolrl <system> convert`, for plugins that read another system's configs.
 
 class MyConversion(Conversion):
-    system, defaults, reasons = "verl", {"trainer.total_epochs": 30}, ((("ray_init.",), "torchrun does that"),)
+    system, defaults = "verl", {"trainer.total_epochs": 30}
 
 class Convert(ConvertCommand):
     system, config_help, overrides_help = "verl", "verl's YAML …", "verl's overrides …"
@@ -15,11 +15,9 @@ class Convert(ConvertCommand):
 """
 
 from toolrl_common.conversion.command import ConvertCommand
-from toolrl_common.conversion.imports import Imports
-from toolrl_common.conversion.script import has_branches, read_script
+from toolrl_common.conversion.script import read_script
 from toolrl_common.conversion.settings import (
     SMALLEST,
-    UNKNOWN_KEY,
     Conversion,
     Number,
     Reading,
@@ -27,6 +25,7 @@ from toolrl_common.conversion.settings import (
     count_rows,
     expanded,
     listed,
+    lose_imports,
     merged,
     read_text,
     user_path,
@@ -34,17 +33,15 @@ from toolrl_common.conversion.settings import (
 
 __all__ = [
     "SMALLEST",
-    "UNKNOWN_KEY",
     "Conversion",
     "ConvertCommand",
-    "Imports",
     "Number",
     "Reading",
     "count",
     "count_rows",
     "expanded",
-    "has_branches",
     "listed",
+    "lose_imports",
     "merged",
     "read_script",
     "read_text",

@@ -17,8 +17,6 @@ from toolrl.runs.folder import config_text
 from toolrl_common.conversion.settings import Conversion
 
 _WIDTH = 110
-_MOST_KEYS = 24
-"""Printed one by one; the file lists all."""
 
 
 class ConvertCommand(Command):
@@ -57,15 +55,15 @@ class ConvertCommand(Command):
         except ConfigError as error:
             problems = error.problems
         lines = [f"From {args.config} by `toolrl {self.system} convert`."]
-        lines += [f"not carried over: {key}: {why}" for key, why in conversion.lost]
+        lines += [f"not carried over: {_with_note(*item)}" for item in conversion.lost.items()]
         header = "".join(f"# {' '.join(line.split())}\n" for line in lines)
         try:
             out.write_text(header + config_text(tree), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{str(out)!r} can't be written: {error.strerror}") from None
         if args.json:
-            lost = [{"setting": key, "why": why} for key, why in conversion.lost]
-            print_json({"written": str(out), "lost": lost, "remarks": conversion.remarks, "problems": problems})
+            facts = {"lost": conversion.lost, "remarks": conversion.remarks, "problems": problems}
+            print_json({"written": str(out), **facts})
         else:
             _print(out, conversion, problems)
         return 1 if problems else 0
@@ -73,34 +71,16 @@ class ConvertCommand(Command):
 
 def _print(out: Path, conversion: Conversion, problems: Sequence[str]) -> None:
     print(f"wrote {out}")
-    if conversion.remarks:
-        print("\nNot quite the same:")
-        for remark in conversion.remarks:
-            print(_wrapped(remark, "    "))
-    if conversion.lost:
-        print("\nNot carried over:")
-        by_reason: dict[str, list[str]] = {}
-        for key, why in conversion.lost:
-            by_reason.setdefault(why, []).append(key)
-        for why, keys in by_reason.items():
-            print(_wrapped(why, "  "))
-            for key in _shortened(keys):
-                print(f"    {key}")
-    if problems:
-        print("\nTo be mended by hand before it runs:")
-        for problem in problems:
-            print(_wrapped(problem, "    "))
+    for heading, lines in (
+        ("Not quite the same:", conversion.remarks),
+        ("Not carried over:", [_with_note(*item) for item in conversion.lost.items()]),
+        ("To be mended by hand before it runs:", problems),
+    ):
+        if lines:
+            print(f"\n{heading}")
+        for line in lines:
+            print(textwrap.fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    "))
 
 
-def _shortened(keys: Sequence[str]) -> list[str]:
-    """The keys; of many, as in a config that was printed whole, the sections and how many stand in each."""
-    if len(keys) <= _MOST_KEYS:
-        return list(keys)
-    sections: dict[str, list[str]] = {}
-    for key in keys:
-        sections.setdefault(".".join(key.split(".")[:2]), []).append(key)
-    return [f"{name}.…: {len(of)} settings" if len(of) > 1 else of[0] for name, of in sections.items()]
-
-
-def _wrapped(text: str, indent: str) -> str:
-    return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent=indent)
+def _with_note(key: str, note: str) -> str:
+    return f"{key}: {note}" if note else key

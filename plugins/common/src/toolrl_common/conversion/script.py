@@ -1,8 +1,8 @@
 """Reads the commands of a shell script without running it.
 
 Understood are assignments (`A=1`, `export A=1`, `A=${A:-1}`), arrays (`DATA=(…)`, `"${DATA[@]}"`), quotes, line
-continuations, comments, arithmetic (`$((1024 * 2))`), `$(pwd)`, which is the current folder, and `$(dirname "$0")`. A
-variable that the script doesn't set stays `${NAME}`, unless a default stands beside it. What only a shell can know
+continuations, comments, arithmetic (`$((1024 * 2))`) and `$(pwd)`, which is the current folder. A variable that the
+script doesn't set stays `${NAME}`, unless a default stands beside it. What only a shell can know
 (another command's output) is marked as unknown. Loops and conditions aren't followed: their bodies are read as if they
 ran once.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import PurePosixPath
 
 from toolrl.errors import ConfigError
 
@@ -43,13 +42,7 @@ _ARGUMENTS = re.compile(r"\"?\$(?:[@*0-9]|\{[@*0-9]\})\"?\Z")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)\Z", re.DOTALL)
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(\[[@*]\])?(?:(:?[-=+?])(.*))?\Z", re.DOTALL)
 _REFERENCE = re.compile(r"\.*[A-Za-z_][\w.]*(?::[^`$]*)?\Z")
-_OWN_FOLDER = re.compile(
-    r"(?:cd\s+(?:-P\s+|--\s+)?)?(?:\$\(\s*)?dirname\s+(?:--\s+)?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?\})\s*\)?"
-    r"((?:/[\w.-]+)*)\s*(?:(?:&&|;)\s*pwd(?:\s+-P)?)?"
-)
-"""`dirname "$0"`, `cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd`: the script's folder, and what follows it."""
 _BEFORE = ("export", "declare", "local", "readonly", "then", "else", "do", "nohup", "time", "exec", "!")
-_BRANCH = re.compile(r"^\s*(?:if|case|for|while|until)\s|(?:&&|\|\|)\s*\w+=", re.MULTILINE)
 _NAME = re.compile(r"\$?\{?([A-Za-z_]\w*)\}?")
 _SUM = re.compile(r"(?:(?!\*\*|//)[0-9()+*/% -]){1,200}")
 
@@ -57,11 +50,6 @@ _SUM = re.compile(r"(?:(?!\*\*|//)[0-9()+*/% -]){1,200}")
 def read_script(text: str, name: str) -> Iterator[list[str]]:
     """The words of each command. Raises ConfigError for a quote or bracket that isn't closed."""
     return _Script(name).commands(text.replace("\r\n", "\n").replace("\\\n", "  "))
-
-
-def has_branches(text: str) -> bool:
-    """Whether a script has conditions or loops."""
-    return _BRANCH.search(text) is not None
 
 
 class _Script:
@@ -139,9 +127,6 @@ class _Script:
             return self._computed(text[3:-2])
         if text.startswith(("$(", "`")):
             command = text.strip("$`") if text.startswith("`") else text[2:-1]
-            own = _OWN_FOLDER.fullmatch(command.replace('"', "").strip())
-            if own is not None:
-                return f"{PurePosixPath(self._name).parent}{own[1] or ''}"
             return "." if command.strip() == "pwd" else UNKNOWN
         if text.startswith("${"):
             return self._parameter(text[2:-1])

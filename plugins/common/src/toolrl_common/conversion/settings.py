@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +19,6 @@ from toolrl.errors import ConfigError, DataError
 from toolrl_common.conversion.script import UNKNOWN
 from toolrl_common.references import References, kept
 
-UNKNOWN_KEY = "toolrl has no counterpart that is known here"
-"""Why a setting isn't carried over that no table names."""
 SMALLEST = 1e-30
 """Bound of what has to be above 0."""
 DEFAULT_STEPS = 100
@@ -28,8 +26,6 @@ DEFAULT_STEPS = 100
 _LOGGERS = ("console", "tensorboard")
 _TRACKERS = ("wandb", "trackio", "mlflow")
 """Observers of plugins that needn't be installed."""
-_OVERSAMPLING = re.compile("over_?sampl")
-"""In a key of any system: more is sampled than a step needs, and the slowest is cut."""
 _NO_NAME = re.compile(r"[^\w.+]+", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}")
 _TIGHT = re.compile(r"(?<=[\w'\"]):(?=[\w'\"\[{+-])")
@@ -44,7 +40,7 @@ class Reading:
     """Where the config or the script is."""
     tree: dict[str, Any] = field(default_factory=dict)
     problems: list[tuple[str, str]] = field(default_factory=list)
-    """A key or a file, and why."""
+    """A key or a file, and what is wrong with it."""
 
     def read_yaml(self, path: str, text: str) -> dict[str, Any]:
         """The mapping in a YAML. Raises ConfigError for what is none."""
@@ -97,20 +93,18 @@ def count(name: str, *keys: str, default: int | None = None) -> Number:
 class Conversion:
     """One conversion: the user's settings over the system's defaults, and notes of what a toolrl config lacks.
 
-    A subclass has the tables of a system. `unused` gives the settings that the conversion never asked for.
+    A subclass has a system's defaults. `unused` gives the settings that the conversion never asked for.
     """
 
     system: ClassVar[str]
     """Its name in messages."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Those of the system's own defaults that decide what a run does, by dotted key."""
-    reasons: ClassVar[Sequence[tuple[tuple[str, ...], str]]] = ()
-    """Beginnings of keys, and why what they set isn't carried over. The first that fits counts."""
 
     def __init__(self, reading: Reading) -> None:
         self.folder = reading.folder
-        self.lost: list[tuple[str, str]] = list(dict.fromkeys(reading.problems))
-        """A setting that wasn't carried over, and why."""
+        self.lost: dict[str, str] = dict(reading.problems)
+        """The settings that weren't carried over, each with a note; most have an empty one."""
         self.remarks: list[str] = []
         """What was carried over and isn't quite the same."""
         self._given: dict[str, Any] = {}
@@ -171,18 +165,15 @@ class Conversion:
         value = self.get(*keys)
         if value is None:
             return default
-        key = next((key for key in keys if self.given(key)), keys[0])
         try:
             found = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
             found = math.nan
-        if not math.isfinite(found) or (whole and not found.is_integer()):
-            kind = "whole number" if whole else "number"
-            self.lose(key, f"{str(value)[:40]!r} is no {kind}; the config has {default:g}")
-        elif (least is not None and found < least) or (most is not None and found > most):
-            self.lose(key, f"{found:g} is out of bounds; the config has {default:g}")
-        else:
+        inside = math.isfinite(found) and (least is None or found >= least) and (most is None or found <= most)
+        if inside and (not whole or found.is_integer()):
             return found
+        key = next((key for key in keys if self.given(key)), keys[0])
+        self.lose(key, f"{str(value)[:40]!r} can't be; the config has {default:g}")
         return default
 
     def whole(self, *keys: str, default: int | None = None, least: int | None = None) -> int:
@@ -199,20 +190,14 @@ class Conversion:
 
     # Notes.
 
-    def lose(self, key: str, why: str | None = None) -> None:
-        """Note a setting that isn't carried over, once; without `why` the table knows why, or nothing does."""
-        if all(known != key for known, _ in self.lost):
-            self.lost.append((key, why or self._reason(key)))
+    def lose(self, key: str, note: str = "") -> None:
+        """Note a setting that isn't carried over, once."""
+        self.lost.setdefault(key, note or (NO_OVERSAMPLING if "over_sampl" in key or "oversampl" in key else ""))
 
     def remark(self, text: str) -> None:
         """Note a difference, once."""
         if text not in self.remarks:
             self.remarks.append(text)
-
-    def _reason(self, key: str) -> str:
-        if _OVERSAMPLING.search(key):
-            return NO_OVERSAMPLING
-        return next((why for beginnings, why in self.reasons if key.startswith(beginnings)), UNKNOWN_KEY)
 
     # Common to all systems.
 
@@ -256,7 +241,7 @@ class Conversion:
             if logger in _TRACKERS:
                 self.lose(key, f"install toolrl-plugin-{logger}, and add `{{use: {logger}}}` to `observers`")
             elif logger not in _LOGGERS:
-                self.lose(key, f"{logger!r} isn't there; console and tensorboard are, and metrics.jsonl always")
+                self.lose(key, f"{logger!r} isn't there")
         known = dict.fromkeys(logger for logger in loggers if logger in _LOGGERS)
         return list(known) if "console" in known else ["console", *known]
 
@@ -320,13 +305,25 @@ def expanded(path: str) -> str:
     return os.path.expanduser(filled)  # noqa: PTH111
 
 
-def count_rows(value: Any, find: Callable[[Sequence[str]], list[Path]] = find_files) -> int | None:
+def count_rows(value: Any) -> int | None:
     """Rows of a data file, or of several together; None where they can't be read here."""
     paths = [expanded(path) for path in listed(value)]
     try:
-        return len(JoinedRows([open_rows(file) for file in find(paths)])) if paths else None
+        return len(JoinedRows([open_rows(file) for file in find_files(paths)])) if paths else None
     except (DataError, OSError):
         return None
+
+
+def lose_imports(path: str, package: str, is_there: Callable[[str], bool], settings: Conversion) -> None:
+    """Note each module of a package, a regular expression, that a file imports and that isn't there."""
+    try:
+        text = Path(expanded(path)).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        settings.remark(f"{path} isn't here; it has to be where the run starts")
+        return
+    for name in re.findall(rf"^\s*(?:from|import)\s+({package}\b[\w.]*)", text, re.MULTILINE):
+        if not is_there(name):
+            settings.lose(f"{path}: {name}", "toolrl has no stand-in for it: take the import out")
 
 
 def _value(text: str) -> Any:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_common.conversion import Conversion, ConvertCommand, Reading, has_branches, merged, read_script, read_text
+from toolrl_common.conversion import Conversion, ConvertCommand, Reading, merged, read_script, read_text
 from toolrl_plugin_verl.convert.mapping import convert
-from toolrl_plugin_verl.convert.tables import DEFAULTS, REASONS
 
 _BASES = ("ppo_trainer", "ppo_megatron_trainer", "ppo_veomni_trainer", "_generated_ppo_trainer")
 """verl's own configs, whose defaults the table has."""
@@ -20,11 +19,84 @@ _LONG = {"--config": "--config-name", "-cn": "--config-name", "-cp": "--config-p
          "--config-dir": "--config-path"}  # fmt: skip
 _PRINT = "print the whole config by `python -m verl.trainer.main_ppo … --cfg job --resolve`, and convert that"
 
+DEFAULTS: dict[str, Any] = {
+    "data.prompt_key": "prompt",
+    "data.image_key": "images",
+    "data.video_key": "videos",
+    "data.reward_fn_key": "data_source",
+    "data.train_max_samples": -1,
+    "data.val_max_samples": -1,
+    "data.max_prompt_length": 512,
+    "data.max_response_length": 512,
+    "data.train_batch_size": 1024,
+    "data.shuffle": True,
+    "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    "actor_rollout_ref.model.trust_remote_code": False,
+    "actor_rollout_ref.model.lora_rank": 0,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 256,
+    "actor_rollout_ref.actor.ppo_epochs": 1,
+    "actor_rollout_ref.actor.use_dynamic_bsz": False,
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 16384,
+    "actor_rollout_ref.actor.grad_clip": 1.0,
+    "actor_rollout_ref.actor.clip_ratio": 0.2,
+    "actor_rollout_ref.actor.loss_agg_mode": "token-mean",
+    "actor_rollout_ref.actor.entropy_coeff": 0,
+    "actor_rollout_ref.actor.use_kl_loss": False,
+    "actor_rollout_ref.actor.kl_loss_coef": 0.001,
+    "actor_rollout_ref.actor.kl_loss_type": "low_var_kl",
+    "actor_rollout_ref.actor.optim.lr": 1e-06,
+    "actor_rollout_ref.actor.optim.lr_warmup_steps": -1,
+    "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": 0.0,
+    "actor_rollout_ref.actor.optim.min_lr_ratio": 0.0,
+    "actor_rollout_ref.actor.optim.lr_scheduler_type": "constant",
+    "actor_rollout_ref.actor.optim.weight_decay": 0.01,
+    "actor_rollout_ref.actor.optim.betas": [0.9, 0.999],
+    "actor_rollout_ref.rollout.temperature": 1.0,
+    "actor_rollout_ref.rollout.top_k": -1,
+    "actor_rollout_ref.rollout.top_p": 1,
+    "actor_rollout_ref.rollout.n": 1,
+    "actor_rollout_ref.rollout.prompt_length": "${data.max_prompt_length}",
+    "actor_rollout_ref.rollout.response_length": "${data.max_response_length}",
+    "actor_rollout_ref.rollout.val_kwargs.temperature": 0,
+    "actor_rollout_ref.rollout.val_kwargs.n": 1,
+    "actor_rollout_ref.rollout.val_kwargs.do_sample": False,
+    "actor_rollout_ref.rollout.val_kwargs.top_p": 1.0,
+    "actor_rollout_ref.rollout.val_kwargs.top_k": -1,
+    "actor_rollout_ref.rollout.multi_turn.enable": False,
+    "actor_rollout_ref.rollout.multi_turn.format": "hermes",
+    "actor_rollout_ref.rollout.multi_turn.max_parallel_calls": 1,
+    "actor_rollout_ref.rollout.multi_turn.max_tool_response_length": 256,
+    "actor_rollout_ref.rollout.multi_turn.tool_response_truncate_side": "middle",
+    "actor_rollout_ref.rollout.agent.default_agent_loop": "single_turn_agent",
+    "algorithm.adv_estimator": "gae",
+    "algorithm.norm_adv_by_std_in_grpo": True,
+    "algorithm.use_kl_in_reward": False,
+    "algorithm.filter_groups.enable": False,
+    "custom_reward_function.name": "compute_score",
+    "reward_model.enable": False,
+    "reward_model.reward_manager": "naive",
+    "trainer.total_epochs": 30,
+    "trainer.experiment_name": "gsm8k",
+    "trainer.logger": ["console"],
+    "trainer.save_freq": -1,
+    "trainer.test_freq": -1,
+    "trainer.val_before_train": True,
+    "actor_rollout_ref.model.lora_alpha": 16.0,
+    "critic.optim.lr": 1e-05,
+    "critic.cliprange_value": 0.5,
+    "algorithm.gamma": 1.0,
+    "algorithm.lam": 1.0,
+    "trainer.critic_warmup": 0,
+    "actor_rollout_ref.actor.clip_ratio_c": 3.0,
+    "algorithm.rollout_correction.rollout_is_threshold": 2.0,
+}
+"""Those of verl's own defaults that decide what a run does; a config that leaves them out means them."""
+
 
 class VerlConversion(Conversion):
     """verl's settings."""
 
-    system, defaults, reasons = "verl", DEFAULTS, REASONS
+    system, defaults = "verl", DEFAULTS
 
 
 class VerlConvert(ConvertCommand):
@@ -44,12 +116,6 @@ def read(path: str, overrides: Sequence[str]) -> Reading:
     text, reading = read_text(path, "Give verl's YAML or a start script."), Reading(Path(path).parent)
     if Path(path).suffix in (".yaml", ".yml"):
         reading.tree = _composed(path, text, reading)
-        if isinstance(reading.tree.get("tools"), list) and len(reading.tree) == 1:
-            raise ConfigError(
-                f"{path!r} is a tool YAML, which toolrl reads as it is",
-                hint="Name it in a config: `tools: [{use: verl, options: {tool_config_path: …}}]`; or convert the "
-                "config or script that names it.",
-            )
     else:
         _take_script(path, text, reading)
     _take_arguments(overrides, reading)
@@ -58,26 +124,18 @@ def read(path: str, overrides: Sequence[str]) -> Reading:
 
 def _take_script(path: str, text: str, reading: Reading) -> None:
     """The first command that starts verl's trainer."""
-    started = [
+    started = (
         (command, place)
         for command in read_script(text, path)
         for place, word in enumerate(command)
         if _TRAINER.search(word)
-    ]
-    if not started:
+    )
+    command, place = next(started, ([], 0))
+    if not command:
         raise ConfigError(
             "no command here starts verl's trainer: nothing calls main_ppo",
             where=path,
             hint="Give the script that runs `python3 -m verl.trainer.main_ppo …`, or verl's YAML.",
-        )
-    command, place = started[0]
-    if len(started) > 1:
-        reading.problems.append(
-            (path, f"{len(started) - 1} further commands start the trainer; only the first is read")
-        )
-    if has_branches(text):
-        reading.problems.append(
-            (path, "conditions and loops aren't followed: each body is read as if it ran once, the last one counts")
         )
     # There is no main_grpo in verl; guides that name it mean GRPO.
     implied = ["algorithm.adv_estimator=grpo"] if "main_grpo" in command[place] else []

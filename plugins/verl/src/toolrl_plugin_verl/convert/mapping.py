@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
-from toolrl_common.conversion import SMALLEST, Conversion, Number, count, count_rows, listed, user_path
+from toolrl.errors import ConfigError
+from toolrl_common.conversion import (
+    SMALLEST,
+    Conversion,
+    Number,
+    count,
+    count_rows,
+    expanded,
+    listed,
+    lose_imports,
+    user_path,
+)
+from toolrl_common.references import kept
 from toolrl_plugin_verl.convert.algorithm import LENGTH, algorithm
-from toolrl_plugin_verl.convert.environment import environment
-from toolrl_plugin_verl.files import data_files
+from toolrl_plugin_verl.imports import check_module, own_file, own_spec, search_folders, stand_in
+from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 
 _ACTOR = "actor_rollout_ref.actor"
 _OPTIM = f"{_ACTOR}.optim"
@@ -19,13 +33,13 @@ _COLUMNS = ("prompt_key", "image_key", "video_key", "reward_fn_key")
 
 
 def convert(
-    settings: Conversion, environment_of: Callable[[Conversion], dict[str, Any]] = environment
+    settings: Conversion, environment_of: Callable[[Conversion], dict[str, Any]] | None = None
 ) -> tuple[dict[str, Any], Conversion]:
     """The config, and the conversion with its notes. Forks of verl have an `environment_of` their own."""
     config: dict[str, Any] = {
         "model": _model(settings),
         "data": _data(settings),
-        "environments": {"default": environment_of(settings)},
+        "environments": {"default": (environment_of or environment)(settings)},
         "rollout": _rollout(settings),
         "algorithm": algorithm(settings),
         "trainer": _trainer(settings),
@@ -52,9 +66,8 @@ def _model(settings: Conversion) -> dict[str, Any]:
         model["lora"] = {**rank, **_lora(settings)}
     if settings.given(f"{_ROLLOUT}.name"):
         name = settings.get(f"{_ROLLOUT}.name")
-        more = ": `engine: vllm` comes with toolrl-plugin-vllm" if name == "vllm" else ""
         settings.remark(
-            f"engine: verl's is {name!r}; here it is `transformers`, the embedded one, unless you name another{more}"
+            f"engine: verl's is {name!r}; here it is `transformers`, the embedded one, unless you name another"
         )
     return model
 
@@ -76,8 +89,7 @@ def _data(settings: Conversion) -> dict[str, Any]:
         given = [user_path(path) for path in listed(settings.get(files))]
         paths = [path for path in given if "://" not in path]
         if len(paths) < len(given):
-            remote = next(path for path in given if path not in paths)
-            settings.lose(files, f"{remote} isn't on this machine; copy it here and name the copy")
+            settings.lose(files, "copy remote files to this machine, and name the copies")
         if paths:
             options = {"path": paths[0] if len(paths) == 1 else paths, **columns, **most}
             sources[ours] = {"use": "verl", "options": options}
@@ -91,12 +103,6 @@ def _data(settings: Conversion) -> dict[str, Any]:
 def _rollout(settings: Conversion) -> dict[str, Any]:
     response = settings.whole(*LENGTH, least=1)
     prompt = settings.whole("data.max_prompt_length", f"{_ROLLOUT}.prompt_length", least=1)
-    settings.remark(
-        f"rollout.max_episode_tokens: verl's max_prompt_length and max_response_length, {prompt} + {response} tokens, "
-        "all turns and tool answers included"
-    )
-    if str(settings.get(f"{_ROLLOUT}.do_sample")).lower() == "false":
-        settings.lose(f"{_ROLLOUT}.do_sample", "episodes of training are sampled: equal ones teach nothing")
     return {
         "max_turn_tokens": response,
         "max_episode_tokens": prompt + response,
@@ -144,7 +150,7 @@ def _optimizer(settings: Conversion, steps: int) -> dict[str, Any]:
         Number("weight_decay", (f"{_OPTIM}.weight_decay",)),
         Number("max_grad_norm", (f"{_ACTOR}.grad_clip", f"{_OPTIM}.clip_grad"), least=SMALLEST),
     )
-    result["betas"] = _betas(settings)
+    result["betas"] = settings.get(f"{_OPTIM}.betas")
     warmup = settings.whole(f"{_OPTIM}.lr_warmup_steps")
     share = settings.number(f"{_OPTIM}.lr_warmup_steps_ratio", most=1.0)
     if warmup < 0 and share:
@@ -155,24 +161,14 @@ def _optimizer(settings: Conversion, steps: int) -> dict[str, Any]:
     if schedule == "cosine":
         result |= {"schedule": "cosine", "min_rate": settings.number(f"{_OPTIM}.min_lr_ratio", most=1.0)}
     elif schedule not in (None, "constant"):
-        settings.lose(f"{_OPTIM}.lr_scheduler_type", f"{schedule!r} isn't there; the rate stays constant")
+        settings.lose(f"{_OPTIM}.lr_scheduler_type")
     settings.get(f"{_OPTIM}.min_lr_ratio", f"{_OPTIM}.total_training_steps")  # Of other schedules.
     return result
 
 
-def _betas(settings: Conversion) -> list[float]:
-    key = f"{_OPTIM}.betas"
-    value = settings.get(key)
-    if isinstance(value, list) and len(value) == 2 and all(type(it) in (int, float) and 0 <= it < 1 for it in value):
-        return [float(item) for item in value]
-    default: list[float] = settings.defaults[key]
-    settings.lose(key, f"{str(value)[:40]} aren't two numbers below 1; the config has {default}")
-    return default
-
-
 def _steps(settings: Conversion, batch: int) -> int:
     limit = settings.whole("data.train_max_samples")
-    rows = count_rows(settings.get("data.train_files"), data_files)
+    rows = count_rows(settings.get("data.train_files"))
     return settings.steps(
         settings.whole("trainer.total_training_steps", default=-1),
         settings.whole("trainer.total_epochs", least=1),
@@ -195,7 +191,7 @@ def _evaluation(settings: Conversion) -> dict[str, Any]:
     if result["temperature"]:  # A greedy sample isn't truncated.
         result |= {key: value for key, value in own.items() if value != sampled[key]}
     if not settings.flag("trainer.val_before_train") and settings.get("data.val_files"):
-        settings.lose("trainer.val_before_train", "a run with `data.eval` is evaluated at its start")
+        settings.lose("trainer.val_before_train")
     if settings.flag("trainer.val_only"):
         settings.lose("trainer.val_only", "evaluate without training by `toolrl eval`, with this config")
     return result
@@ -206,3 +202,177 @@ def _observers(settings: Conversion) -> list[Any]:
     options = {key: user_path(folder) for key, folder in folders.items() if isinstance(folder, str) and folder}
     dumps = [{"use": "verl_dump", "options": options}] if options else []
     return [*settings.observers("trainer.logger"), *dumps]
+
+
+# Tools and rewards as one environment.
+
+
+_MULTI = "actor_rollout_ref.rollout.multi_turn"
+_PARSERS = {
+    "hermes": "hermes",
+    "qwen": "hermes",
+    "qwen2_5": "hermes",
+    "chatml": "hermes",
+    "qwen3_coder": "qwen3_coder",
+    "qwen3_xml": "qwen3_coder",
+}
+_TOOL_FILES = (
+    f"{_MULTI}.tool_config_path",
+    f"{_MULTI}.tool_config",
+    "actor_rollout_ref.rollout.tool_kwargs.tools_config_file",
+    "actor_rollout_ref.rollout.tool_config_path",
+    "actor_rollout_ref.rollout.tool_config",
+    "rollout.tool_config_path",
+    "rollout.tool_config",
+    "data.tool_config_path",
+)
+"""Where verl, its older versions and its guides name the tools' YAML."""
+NO_LIMIT = 32
+"""Turns where verl sets no limit."""
+CHARACTERS_A_TOKEN = 4
+
+
+def environment(settings: Conversion) -> dict[str, Any]:
+    """`environments.default`."""
+    result: dict[str, Any] = dict(_language(settings))
+    tools = _tools(settings)
+    if tools:
+        result["tools"] = tools
+    result["rewards"] = [_reward(settings)]
+    result["max_turns"] = _max_turns(settings, bool(tools))
+    return result
+
+
+def _language(settings: Conversion) -> dict[str, Any]:
+    """Parser and chat format."""
+    form = str(settings.get(f"{_MULTI}.format"))
+    if form not in _PARSERS:
+        settings.lose(f"{_MULTI}.format", "the plugin `renderers` reads and writes calls, chosen by the model's name")
+        return {"parser": "renderers", "chat_format": "renderers"}
+    kwargs = {**settings.section("data.apply_chat_template_kwargs")}
+    options = {"template_kwargs": kwargs} if kwargs else {}
+    chat: Any = {"use": "template", "options": options} if options else "template"
+    return {"parser": _PARSERS[form], "chat_format": chat}
+
+
+def _tools(settings: Conversion) -> list[dict[str, Any]]:
+    config = settings.get(*_TOOL_FILES)
+    functions = settings.get(f"{_MULTI}.function_tool_path", "data.function_tool_path")
+    for place in _TOOL_FILES:
+        for key in settings.section(place):
+            settings.lose(f"{place}.{key}", f"name the tools' YAML by {_MULTI}.tool_config_path")
+    policy = _policy(settings)
+    options: dict[str, Any] = {}
+    if isinstance(config, str) and config:
+        options["tool_config_path"] = user_path(config)
+        _look_at_tools(options["tool_config_path"], settings)
+    if isinstance(functions, str) and functions:
+        options["function_tool_path"] = user_path(functions)
+        _look_at_python(options["function_tool_path"], settings)
+    if not options:
+        return []
+    tool: dict[str, Any] = {"use": "verl", "options": {**options, "step_rewards": False}, "weight": 0.0}
+    if policy:
+        tool["policy"] = policy
+    return [tool]
+
+
+def _policy(settings: Conversion) -> dict[str, Any]:
+    policy: dict[str, Any] = {}
+    length, calls = f"{_MULTI}.max_tool_response_length", f"{_MULTI}.max_parallel_calls"
+    characters, side = settings.whole(length, default=0), settings.get(f"{_MULTI}.tool_response_truncate_side")
+    if settings.given(length) and characters > 0:
+        policy["max_output_tokens"] = math.ceil(characters / CHARACTERS_A_TOKEN)
+    if side in ("left", "right"):  # As verl 0.9.1 means it: `left` cuts there.
+        policy["truncate"] = "tail" if side == "left" else "head"
+    most = settings.whole(calls, default=0)
+    if settings.given(calls) and most > 0:
+        policy["max_calls_per_turn"] = most
+    return policy
+
+
+def _max_turns(settings: Conversion, tools: bool) -> int:
+    # The first guides write `multi_turn: True`.
+    enabled = settings.flag(_MULTI) or settings.flag(f"{_MULTI}.enable")
+    loop = "actor_rollout_ref.rollout.agent.default_agent_loop"
+    if settings.get(loop) not in ("single_turn_agent", "tool_agent"):
+        settings.lose(loop)
+    given = settings.whole(f"{_MULTI}.max_assistant_turns", f"{_MULTI}.max_turns", default=0)
+    users = settings.whole(f"{_MULTI}.max_user_turns", default=0)
+    limits = [limit for limit in (given, users + 1 if users > 0 else 0) if limit > 0]
+    if limits:
+        return min(limits)
+    return NO_LIMIT if tools or enabled else 1
+
+
+def _reward(settings: Conversion) -> Any:
+    options: dict[str, Any] = {}
+    path = settings.get("custom_reward_function.path", "reward.custom_reward_function.path")
+    name = settings.get("custom_reward_function.name", "reward.custom_reward_function.name")
+    kwargs = {
+        **settings.section("custom_reward_function.reward_kwargs"),
+        **settings.section("reward.custom_reward_function.reward_kwargs"),
+    }
+    if settings.flag("reward_model.enable", "reward.reward_model.enable"):
+        settings.lose("reward_model.enable", "the config scores by function alone")
+    manager = settings.get("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
+    if manager not in (None, "naive", "batch", "prime", "dapo"):
+        settings.lose("reward_model.reward_manager")
+    sandbox = _sandbox(settings)
+    if isinstance(path, str) and path:
+        options["path"] = user_path(path)
+        _look_at_python(options["path"], settings)
+        if isinstance(name, str) and name and name != "compute_score":
+            options["name"] = name
+        if kwargs:
+            options["reward_kwargs"] = kwargs
+    elif sandbox:
+        options["sandbox_fusion"] = sandbox
+    return {"use": "verl", "options": options} if options else "verl"
+
+
+def _sandbox(settings: Conversion) -> dict[str, Any]:
+    places = ("reward_model.sandbox_fusion", "reward.sandbox_fusion", "sandbox_fusion")
+    url = settings.get(*(f"{place}.url" for place in places))
+    sandbox: dict[str, Any] = {"url": url} if isinstance(url, str) and url else {}
+    for key in ("max_concurrent", "memory_limit_mb"):
+        value = settings.whole(*(f"{place}.{key}" for place in places), default=0)
+        if sandbox and value > 0:
+            sandbox[key] = value
+    return sandbox
+
+
+# What the files hold that a config names.
+
+
+def _look_at_tools(path: str, settings: Conversion) -> None:
+    """Note classes that aren't there, and what they import that isn't."""
+    if not Path(expanded(path)).is_file():
+        settings.remark(f"tool_config_path: {path} isn't here; it has to be where the run starts")
+        return
+    try:
+        entries = read_tool_yaml(expanded(path), kept)
+    except ConfigError as error:
+        settings.lose("tool_config_path", str(error))
+        return
+    for entry in entries:
+        _look_at_class(entry, settings)
+
+
+def _look_at_class(entry: ToolYamlEntry, settings: Conversion) -> None:
+    name = entry.class_name or ""
+    own = own_file(name, ()) if name and entry.type != "mcp" else None
+    if own is not None:
+        _look_at_python(own, settings)
+    elif entry.type == "native":
+        try:
+            check_module(name, (), entry.place)
+        except ConfigError as error:
+            settings.lose(name, str(error))
+
+
+def _look_at_python(path: str, settings: Conversion) -> None:
+    installed = PathFinder.find_spec("verl")
+    if installed is None or installed.origin is None:
+        folders = search_folders(())
+        lose_imports(path, "verl", lambda name: bool(own_spec(name, folders) or stand_in(name)), settings)

@@ -11,9 +11,7 @@ The function stays as it is. The file is named by the toolset's option `function
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +30,6 @@ class Registered:
     """In the OpenAI form; None where the function's hints and docstring say it."""
 
 
-_collected: ContextVar[list[Registered] | None] = ContextVar("verl_function_tools", default=None)
-
-
 def function_tool(name: Any = None, *, schema: Any = None) -> Any:
     """Register a function, bare or with a name of the tool's own. `schema` is a tool's schema as it is to be used, an
     OpenAIFunctionToolSchema or a dict."""
@@ -47,27 +42,11 @@ def function_tool(name: Any = None, *, schema: Any = None) -> Any:
     return decorator
 
 
-@contextlib.contextmanager
-def collecting() -> Iterator[list[Registered]]:
-    """Everything that is registered meanwhile, in order."""
-    found: list[Registered] = []
-    token = _collected.set(found)
-    try:
-        yield found
-    finally:
-        _collected.reset(token)
-
-
 def _register(fn: Callable[..., Any], name: str | None, schema: Any) -> Callable[..., Any]:
     if name is not None and not isinstance(name, str):
         raise TypeError(f"@function_tool takes a name, got {name!r:.80}")
     form: Mapping[str, Any] | None = schema
     if isinstance(schema, OpenAIFunctionToolSchema):
         form = schema.model_dump(exclude_unset=True, exclude_none=True)
-    entry = Registered(name or str(getattr(fn, "__name__", "tool")), fn, form)
-    with contextlib.suppress(AttributeError):  # An object without a __dict__.
-        setattr(fn, MARK, entry)
-    found = _collected.get()
-    if found is not None:
-        found.append(entry)
+    setattr(fn, MARK, Registered(name or str(getattr(fn, "__name__", "tool")), fn, form))
     return fn

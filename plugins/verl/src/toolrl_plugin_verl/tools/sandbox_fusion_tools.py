@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 from toolrl_plugin_verl import ray
@@ -15,27 +14,13 @@ from toolrl_plugin_verl.tools.base_tool import BaseTool, Created, Executed
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse, function_schema
 from toolrl_plugin_verl.utils.reward_score.sandbox_fusion.utils import _process_single_case
 
-PoolMode = Enum("PoolMode", ["ThreadMode", "ProcessMode"])
-"""How a pool runs functions."""
-
 
 class ExecutionWorker:
-    """Calls functions."""
+    """An actor whose `execute.remote(fn, …)` calls a function in one of its threads."""
 
     def execute(self, fn: Callable[..., Any], *fn_args: Any, **fn_kwargs: Any) -> Any:
         """What the function gives."""
         return fn(*fn_args, **fn_kwargs)
-
-
-def init_execution_pool(
-    num_workers: int, enable_global_rate_limit: bool = True, rate_limit: int = 10, mode: PoolMode = PoolMode.ThreadMode
-) -> Any:
-    """An actor whose `execute.remote(fn, …)` runs a function in one of its threads. verl's `rate_limit` counts calls at
-    once."""
-    if mode is not PoolMode.ThreadMode:
-        raise NotImplementedError("functions run in threads")
-    threads = min(num_workers, rate_limit) if enable_global_rate_limit else num_workers
-    return ray.remote(ExecutionWorker).options(max_concurrency=threads).remote()
 
 
 class SandboxFusionTool(BaseTool):
@@ -59,7 +44,9 @@ class SandboxFusionTool(BaseTool):
         self.sandbox_fusion_url = config.get("sandbox_fusion_url", "")
         if not self.sandbox_fusion_url:
             raise ValueError("sandbox_fusion_url is not set")
-        self.execution_pool = init_execution_pool(self.num_workers, self.enable_global_rate_limit, self.rate_limit)
+        # verl's `rate_limit` counts calls at once.
+        threads = min(self.num_workers, self.rate_limit) if self.enable_global_rate_limit else self.num_workers
+        self.execution_pool: Any = ray.remote(ExecutionWorker).options(max_concurrency=threads).remote()
 
     async def create(self, instance_id: str | None = None, ground_truth: Any = None, **kwargs: Any) -> Created:
         instance_id = instance_id or str(uuid.uuid4())

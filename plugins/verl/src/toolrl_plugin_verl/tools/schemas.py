@@ -1,11 +1,10 @@
-"""Stand-ins for verl's `verl.tools.schemas`: the OpenAI form of a tool, of a call, and a tool's answer."""
+"""Stand-ins for verl's `verl.tools.schemas`: the OpenAI form of a tool, and a tool's answer."""
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class OpenAIFunctionPropertySchema(BaseModel):
@@ -44,38 +43,6 @@ class OpenAIFunctionToolSchema(BaseModel):
     function: OpenAIFunctionSchema
 
 
-class OpenAIFunctionParsedSchema(BaseModel):
-    """A call as a parser reads it, its arguments as JSON text."""
-
-    name: str
-    arguments: str
-
-
-class OpenAIFunctionCallSchema(BaseModel):
-    """A call with its arguments read."""
-
-    name: str
-    arguments: dict[str, Any]
-
-    @staticmethod
-    def from_openai_function_parsed_schema(parsed_schema: OpenAIFunctionParsedSchema) -> tuple[Any, bool]:
-        """The call, and True where its arguments are no JSON object; then they are empty."""
-        try:
-            read = json.loads(parsed_schema.arguments)
-        except ValueError:
-            read = None
-        wrong = not isinstance(read, dict)
-        return OpenAIFunctionCallSchema(name=parsed_schema.name, arguments={} if wrong else read), wrong
-
-
-class OpenAIFunctionToolCall(BaseModel):
-    """A call with its id."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: OpenAIFunctionCallSchema | OpenAIFunctionParsedSchema
-
-
 def function_schema(name: str, description: str, **properties: dict[str, Any]) -> OpenAIFunctionToolSchema:
     """The spec of a function whose parameters are all required."""
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
@@ -92,19 +59,6 @@ class ToolResponse(BaseModel):
     image: list[Any] | None = None
     video: list[Any] | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _lists(cls, values: Any) -> Any:
-        for key in ("image", "video"):
-            given = values.get(key) if isinstance(values, dict) else None
-            if given is not None and not isinstance(given, list):
-                raise ValueError(f"{key} has to be a list, got {type(given).__name__}; write [{key}] for a single one")
-        return values
-
     def is_empty(self) -> bool:
         """True where there is nothing in it."""
         return not self.text and not self.image and not self.video
-
-    def is_text_only(self) -> bool:
-        """True where there is a text and nothing else."""
-        return bool(self.text) and not self.image and not self.video

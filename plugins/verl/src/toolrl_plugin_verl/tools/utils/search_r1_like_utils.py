@@ -65,32 +65,23 @@ def perform_single_search_batch(
     timeout: float = DEFAULT_TIMEOUT,
 ) -> tuple[str, dict[str, Any]]:
     """The passages for all queries as `{"result": text}`, and what happened: `status`, `total_results` and so on."""
+    with concurrent_semaphore or nullcontext():
+        answer, problem = call_search_api(retrieval_service_url, query_list, topk, True, timeout)
+    results = (answer or {}).get("result") or []
     facts: dict[str, Any] = {
         "query_count": len(query_list),
         "queries": query_list,
-        "api_request_error": None,
-        "api_response": None,
-        "status": "unknown",
-        "total_results": 0,
+        "api_request_error": problem,
+        "api_response": answer,
+        "status": "api_error" if answer is None else "success" if results else "no_results",
+        "total_results": sum(map(len, results)),
         "formatted_result": None,
     }
-    with concurrent_semaphore or nullcontext():
-        answer, problem = call_search_api(retrieval_service_url, query_list, topk, True, timeout)
-    if answer is None:
-        facts.update(status="api_error", api_request_error=problem)
-        return _result(f"Search error: {problem}"), facts
-    facts["api_response"] = answer
-    results = answer.get("result") or []
-    if not results:
-        facts["status"] = "no_results"
-        return _result("No search results found."), facts
-    try:
-        text = "\n---\n".join(_passages(found) for found in results)
-    except (KeyError, TypeError, AttributeError) as error:
-        facts.update(status="processing_error", api_request_error=str(error))
-        return _result("Search error: the server's answer isn't in the form of a list of documents."), facts
-    facts.update(status="success", total_results=sum(map(len, results)), formatted_result=text)
-    return _result(text), facts
+    if results:
+        facts["formatted_result"] = text = "\n---\n".join(_passages(found) for found in results)
+    else:
+        text = f"Search error: {problem}" if problem else "No search results found."
+    return json.dumps({"result": text}, ensure_ascii=False), facts
 
 
 def _passages(found: list[Any]) -> str:
@@ -100,7 +91,3 @@ def _passages(found: list[Any]) -> str:
         title, _, text = document["contents"].partition("\n")
         shown.append(f"Doc {number} (Title: {title})\n{text}")
     return "\n\n".join(shown).strip()
-
-
-def _result(text: str) -> str:
-    return json.dumps({"result": text}, ensure_ascii=False)

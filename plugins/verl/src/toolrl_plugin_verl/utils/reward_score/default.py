@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolrl_common.user_classes import accepted
-from toolrl_plugin_verl.utils.reward_score import geo3k, gsm8k, math_dapo, math_reward, prime_math
+from toolrl_plugin_verl.utils.reward_score import geo3k, gsm8k, math_dapo, math_reward
 
 SCORERS: dict[str, Callable[..., Any]] = {
     "gsm8k": gsm8k.compute_score,
     "math": math_reward.compute_score,
     "math_dapo": math_dapo.compute_score,
-    "prime_math": prime_math.compute_score,
     "geo3k": geo3k.compute_score,
 }
 
@@ -33,7 +32,7 @@ _SOURCES: dict[str, str] = {
     "codeforces": "sandbox_fusion",
     "taco": "sandbox_fusion",
 }
-_PREFIXES = {"numina_": "prime_math", "aime": "math_dapo", "searchR1_": "search_r1"}
+_PREFIXES = {"aime": "math_dapo", "searchR1_": "search_r1"}
 
 KNOWN = (*_SOURCES, *(f"{prefix}…" for prefix in _PREFIXES))
 
@@ -49,7 +48,7 @@ def scorer_of(data_source: object, own: Mapping[str, str] | None = None) -> str 
 def score_as(scorer: str, solution_str: str, ground_truth: Any, **options: Any) -> Any:
     """The score of one of `SCORERS`, a number or a dict with `score`. Of the options it gets those that it takes."""
     found = SCORERS[scorer](solution_str, ground_truth, **accepted(SCORERS[scorer], options))
-    return found if isinstance(found, dict) else float(found[0] if isinstance(found, tuple) else found)
+    return found if isinstance(found, dict) else float(found)
 
 
 def default_compute_score(

@@ -47,9 +47,9 @@ def compute_score(
     return (1.0 - format_score) * right + format_score * format_reward(predict_str)
 
 
-def in_braces(text: str, opening: str = BOXED) -> str | None:
+def in_braces(text: str) -> str | None:
     r"""What stands after the last `\boxed{`, up to its brace; None where there is none, or it isn't closed."""
-    _, found, rest = text.rpartition(opening)
+    _, found, rest = text.rpartition(BOXED)
     depth = 1
     for end, character in enumerate(rest if found else ""):
         depth += {"{": 1, "}": -1}.get(character, 0)

@@ -12,8 +12,6 @@ from toolrl.errors import ToolError, ToolsetError
 PATIENCE = 5.0
 """Seconds for which a busy sandbox is asked again."""
 MEMORY_MB = 1024
-_FACTS = ("api_request_error", "api_response", "api_status", "compile_status", "compile_stderr", "compile_duration",
-          "run_status", "stdout", "stderr", "exit_code", "duration")  # fmt: skip
 
 
 def _process_single_case(
@@ -37,23 +35,16 @@ def _process_single_case(
         language, memory_limit_mb = memory_limit_mb, MEMORY_MB
     case = Cases([stdin_data], [expected_output], fn_name).case(0, generation)
     request = RunRequest(case.code, language, case.stdin, timeout, timeout, memory_limit_mb)
-    facts: dict[str, Any] = {
-        **dict.fromkeys(_FACTS),
-        "case_index": case_index,
-        "input": None if stdin_data is None else str(stdin_data),
-        "expected_output": None if expected_output is None else str(expected_output),
-        "status": "api_error",
-    }
+    facts: dict[str, Any] = dict.fromkeys(("api_request_error", "api_response", "run_status", "exit_code", "duration"))
+    facts |= {"case_index": case_index, "input": stdin_data, "expected_output": expected_output, "status": "api_error"}
+    facts |= {"stdout": None, "stderr": None}
     try:
         with concurrent_semaphore or nullcontext():
             response = asyncio.run(_asked(sandbox_fusion_url, request))
     except (ToolError, ToolsetError) as error:
         return -1, {**facts, "api_request_error": str(error)}
     body = response.body()
-    facts |= {"api_response": body, "api_status": response.status}
-    if compiled := body["compile_result"]:
-        facts |= {f"compile_{key}": compiled[key] for key in ("status", "stderr")}
-        facts["compile_duration"] = compiled["execution_time"]
+    facts["api_response"] = body
     if run := body["run_result"]:
         facts |= {"run_status": run["status"], "exit_code": run["return_code"], "duration": run["execution_time"]}
         facts |= {key: run[key] or "" for key in ("stdout", "stderr")}

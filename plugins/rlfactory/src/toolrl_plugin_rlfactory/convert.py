@@ -1,25 +1,59 @@
-"""RLFactory's `actor_rollout_ref.env` as one environment."""
+"""`toolrl rlfactory convert`: a toolrl config from a start script or a config of RLFactory."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib.util import resolve_name
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from toolrl.errors import ConfigError
-from toolrl_common.conversion import Conversion, Imports, user_path
+from toolrl_common.conversion import Conversion, ConvertCommand, lose_imports, user_path
 from toolrl_plugin_rlfactory.loading import STAND_INS, own_spec, place_of
 from toolrl_plugin_rlfactory.managers import parse_mcp_tools_config
 from toolrl_plugin_rlfactory.options import REGISTERED
+from toolrl_plugin_verl.convert import mapping
+from toolrl_plugin_verl.convert.command import VerlConversion, read
 
 _ENV = "actor_rollout_ref.env"
 _ROLLOUT = "actor_rollout_ref.rollout"
-_CENTRAL = "centralized_qwen3"
 _INTERPRETER = "code_interpreter"
-_MAKES = ("_build_tools", "execute_actions", "execute_all_tools", "_execute_tool_batch")
+
+
+class RLFactoryConversion(VerlConversion):
+    """A conversion of RLFactory's settings."""
+
+    system = "RLFactory"
+    defaults: ClassVar = {
+        **VerlConversion.defaults,
+        "algorithm.adv_estimator": "grpo",
+        "data.train_batch_size": 128,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        "trainer.experiment_name": "run",
+        "trainer.total_epochs": 1,
+    }
+
+
+class RLFactoryConvert(ConvertCommand):
+    """The command."""
+
+    system = "rlfactory"
+    config_help = "main_grpo.sh or another script that starts verl.trainer.main_ppo, or a YAML"
+    overrides_help = "overrides over it, such as actor_rollout_ref.rollout.n=8"
+
+    def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:
+        """Read and convert."""
+        return convert(RLFactoryConversion(read(config, overrides)))
+
+
+def convert(settings: RLFactoryConversion) -> tuple[dict[str, Any], Conversion]:
+    """The config, and the conversion with its notes. All but the environment is verl's."""
+    if settings.get("actor_rollout_ref.actor.state_masking") is False:
+        settings.lose("actor_rollout_ref.actor.state_masking")
+    return mapping.convert(settings, environment)
 
 
 def environment(settings: Conversion) -> dict[str, Any]:
@@ -35,11 +69,6 @@ def environment(settings: Conversion) -> dict[str, Any]:
         result["tools"] = tools
     result["rewards"] = [_reward(settings, classes)]
     result["max_turns"] = settings.whole(f"{_ROLLOUT}.max_turns", default=2)
-    settings.lose(
-        "turns after the first sampled greedily",
-        "RLFactory samples only the first turn of an episode (do_sample=False from the second on, temperature 0), a "
-        "fault that its published curves have; here every turn is sampled at rollout.temperature",
-    )
     return result
 
 
@@ -60,23 +89,14 @@ def _manager(settings: Conversion) -> str:
     key = f"{_ENV}.tool_manager"
     name = settings.get(key) or "qwen3"
     settings.get(f"{_ENV}.model_type")
-    if name == "llama3":
-        settings.remark(
-            "environments.default.chat_format: RLFactory's llama3 describes the tools in its own words; here the "
-            "model's chat template does"
-        )
     if name in REGISTERED:
-        return "qwen3" if name == _CENTRAL else str(name)
+        return str(name)
     if isinstance(name, str) and ":" in name:
         return name
     found = _class_beside(settings, f"tool_manager/{name}_manager.py", "Manager")
     if found:
         return found
-    settings.lose(
-        key,
-        f"{name!r} isn't there, and no envs/tool_manager/{name}_manager.py has it; the config reads calls as qwen3. "
-        "Name a class of your own by `tool_manager: module:Class` in the options of parser, toolset and reward",
-    )
+    settings.lose(key, f"no envs/tool_manager/{name}_manager.py has it; the config reads calls as qwen3")
     return "qwen3"
 
 
@@ -87,11 +107,7 @@ def _env(settings: Conversion) -> str | None:
         return name
     found = _class_beside(settings, f"{name}.py", "Env")
     if not found and name != "search":
-        settings.lose(
-            f"{_ENV}.name",
-            f"{name!r} has no class in envs/ here or beside the script; the config scores as `search`. Name yours by "
-            "`env: envs/mine.py:MyEnv` in the options of parser, toolset and reward",
-        )
+        settings.lose(f"{_ENV}.name", f"no envs/{name}.py has it; the config scores as `search`")
     return found
 
 
@@ -99,44 +115,30 @@ def _class_beside(settings: Conversion, file: str, base: str) -> str | None:
     """The last class of a file in `envs`, beside the script or here, that derives from one called `…base`; as
     `file.py:Class`."""
     for path in (folder / "envs" / file for folder in (settings.folder, Path())):
-        nodes = _class_nodes(path)
-        found = [node.name for node in nodes if any(ast.unparse(item).endswith(base) for item in node.bases)]
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        found = re.findall(rf"^class (\w+)\(.*{base}\)", text, re.MULTILINE)
         if found:
-            _look_at_imports(path, settings)
+            lose_imports(path.as_posix(), r"(?:envs|verl|\.)", partial(_is_there, path), settings)
             return f"{path.as_posix()}:{found[-1]}"
     return None
 
 
-def _look_at_imports(path: Path, settings: Conversion) -> None:
-    root = place_of(path)[1]
-    Imports(
-        settings,
-        ("envs", "verl"),
-        own=lambda name: getattr(own_spec(name, root), "origin", None),
-        stand_in=STAND_INS.get,
-        package=lambda file: place_of(file)[0],
-    ).look(path.as_posix())
-
-
-def _class_nodes(file: Path) -> list[ast.ClassDef]:
-    """The classes of a file; none of one that can't be read."""
-    try:
-        body = ast.parse(file.read_text(encoding="utf-8")).body
-    except (OSError, UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    return [node for node in body if isinstance(node, ast.ClassDef)]
+def _is_there(path: Path, name: str) -> bool:
+    package, root = place_of(path)
+    module = resolve_name(name, package)
+    return module in STAND_INS or own_spec(module, root) is not None
 
 
 def _tools(settings: Conversion, classes: dict[str, Any]) -> list[dict[str, Any]]:
     path = settings.get(f"{_ENV}.config_path", default="envs/configs/mcp_tools.pydata")
     mode, selected = settings.get(f"{_ENV}.mcp_mode"), settings.get(f"{_ENV}.tool_name_selected")
     policy = _policy(settings)
-    own = _has_tools(classes)
+    own = bool(classes.get("tool_manager")) and classes["tool_manager"] not in REGISTERED
     tools: list[dict[str, Any]] = [{"use": "rlfactory", "options": classes}] if own else []
     if isinstance(path, str) and path and (not own or settings.given(f"{_ENV}.config_path")):
         path = user_path(path)
         if mode not in (None, "stdio", "sse"):
-            settings.lose(f"{_ENV}.mcp_mode", f"{mode!r} isn't there; the file sets how each server is reached")
+            settings.lose(f"{_ENV}.mcp_mode")
         servers, others = _entries(path, settings)
         if servers:
             include = {"include": [str(name) for name in selected]} if isinstance(selected, list) and selected else {}
@@ -157,7 +159,7 @@ def _entries(path: str, settings: Conversion) -> tuple[bool, list[Any]]:
     servers = [entry for entry in entries if isinstance(entry, dict) and "mcpServers" in entry]
     for entry in entries:
         if entry not in servers and not _name(entry):
-            settings.lose(f"{path}: {entry!r:.80}", "no tool's name, no dict with `name` or with `mcpServers`")
+            settings.lose(f"{path}: {entry!r:.80}")
     return bool(servers), [entry for entry in entries if entry not in servers and _name(entry)]
 
 
@@ -166,12 +168,8 @@ def _named_tools(entries: list[Any], settings: Conversion) -> Iterator[dict[str,
     interpreters = [entry for entry in entries if _name(entry) == _INTERPRETER]
     unused = {key for entry in interpreters if isinstance(entry, dict) for key in entry} - {"name"}
     for key in sorted(unused):
-        settings.lose(f"{_INTERPRETER}: {key}", "a setting of qwen_agent's; see the options of the plugin `python`")
+        settings.lose(f"{_INTERPRETER}: {key}")
     if interpreters:
-        settings.remark(
-            f"tools: {_INTERPRETER} is that of the plugin `python`, which needs no container; for qwen_agent's name it "
-            "under {use: qwen_agent, options: {tools: [code_interpreter]}}"
-        )
         yield {"use": f"python/{_INTERPRETER}"}
     qwen = [entry for entry in entries if entry not in interpreters]
     if qwen:
@@ -202,20 +200,13 @@ def _registering(settings: Conversion, name: str) -> str | None:
 def _policy(settings: Conversion) -> dict[str, Any]:
     """Of calls. RLFactory cuts a turn's answers at their end."""
     tokens = settings.whole(f"{_ROLLOUT}.tool_response_length", default=16_384)
-    settings.remark(
-        f"policy.max_output_tokens: {tokens} tokens of each answer; RLFactory cuts what all answers of a turn come to"
-    )
     policy: dict[str, Any] = {"max_output_tokens": tokens, "truncate": "head"}
-    central = settings.get(f"{_ENV}.tool_manager") == _CENTRAL
-    seconds = settings.number(f"{_ENV}.tool_timeout", default=10.0 if central else 0.0)
+    seconds = settings.number(f"{_ENV}.tool_timeout", default=0.0)
     if seconds:
         policy["timeout"] = seconds
     many = settings.whole(f"{_ENV}.max_concurrency", default=0, least=0)
-    if central:
-        policy["concurrency"] = 10  # Of the centralized manager's calls.
-    elif settings.flag(f"{_ENV}.enable_limiter") and many:
+    if settings.flag(f"{_ENV}.enable_limiter") and many:
         policy["concurrency"] = many
-        settings.remark("policy.concurrency: the limit works here; RLFactory's limiter fails every call")
     return policy
 
 
@@ -223,20 +214,4 @@ def _reward(settings: Conversion, classes: dict[str, Any]) -> Any:
     options = dict(classes)
     if settings.flag(f"{_ENV}.use_process_reward"):
         options["step_rewards"] = True
-    settings.remark(
-        "rewards: what the model wrote is scored; with `solution: response` tools' answers, too, as in RLFactory"
-    )
     return {"use": "rlfactory", "options": options} if options else "rlfactory"
-
-
-def _has_tools(classes: dict[str, Any]) -> bool:
-    """Whether the user's manager makes tools or runs turns by itself, as far as its file shows."""
-    file, _, name = str(classes.get("tool_manager", "")).rpartition(":")
-    if not file:
-        return False
-    methods = {
-        item.name
-        for node in _class_nodes(Path(file)) if node.name == name
-        for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
-    }  # fmt: skip
-    return not file.endswith(".py") or not methods.isdisjoint(_MAKES)

@@ -2,12 +2,131 @@
 
 from __future__ import annotations
 
+import importlib.util
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from toolrl_common.conversion import SMALLEST, Conversion, ConvertCommand, Number, count, count_rows, user_path
-from toolrl_plugin_areal.convert.conversion import ArealConversion, read
-from toolrl_plugin_areal.convert.environment import environment
+from toolrl.errors import ConfigError
+from toolrl_common.conversion import (
+    SMALLEST,
+    Conversion,
+    ConvertCommand,
+    Number,
+    Reading,
+    count,
+    count_rows,
+    merged,
+    read_script,
+    read_text,
+    user_path,
+)
+
+_HINT = "Give the YAML of AReaL's TIR example, or its start script."
+
+DEFAULTS: dict[str, Any] = {
+    "seed": 1,
+    "total_train_epochs": 1,
+    "gconfig.n_samples": 1,
+    "gconfig.max_new_tokens": 16384,
+    "gconfig.temperature": 1.0,
+    "gconfig.top_p": 1.0,
+    "gconfig.top_k": 100_000_000,
+    "actor.dtype": "bfloat16",
+    "actor.gradient_checkpointing": False,
+    "actor.optimizer.type": "adam",
+    "actor.optimizer.lr": 0.001,
+    "actor.optimizer.weight_decay": 0.01,
+    "actor.optimizer.beta1": 0.9,
+    "actor.optimizer.beta2": 0.999,
+    "actor.optimizer.eps": 1e-08,
+    "actor.optimizer.min_lr_ratio": 0.0,
+    "actor.optimizer.lr_scheduler_type": "constant",
+    "actor.optimizer.warmup_steps_proportion": 0.001,
+    "actor.optimizer.gradient_clipping": 1.0,
+    "actor.ppo_n_minibatches": 4,
+    "actor.eps_clip": 0.2,
+    "actor.reward_scaling": 1.0,
+    "actor.reward_bias": 0.0,
+    "actor.kl_ctl": 0.1,
+    "train_dataset.batch_size": 1,
+    "train_dataset.shuffle": True,
+    "tir.max_turns": 2,
+    "tir.max_length": 3000,
+    "tir.tool_timeout": 30,
+    "tir.enable_tools": "python",
+    "tir.is_chat_model": False,
+}
+"""Those of AReaL's own defaults that decide what a run does; a config that leaves them out means them."""
+
+
+class ArealConversion(Conversion):
+    """A null is AReaL's default, unless `null` asks for it."""
+
+    system, defaults = "AReaL", DEFAULTS
+
+    def get(self, *keys: str, default: Any = None) -> Any:
+        """What the user gave, else AReaL's default."""
+        value = super().get(*keys, default=default)
+        return next((self.defaults[key] for key in keys if key in self.defaults), default) if value is None else value
+
+    def given(self, *keys: str) -> bool:
+        """Whether the user gave a value of one of these, or of a setting below it. A null is none."""
+        return any(
+            value is not None and (name in keys or name.startswith(tuple(f"{key}." for key in keys)))
+            for name, value in self._given.items()
+        )
+
+    def null(self, key: str) -> bool:
+        """Whether the user set it to null."""
+        self._used.add(key)
+        return key in self._given and self._given[key] is None
+
+
+def read(path: str, overrides: Sequence[str]) -> Reading:
+    """What a YAML holds, or the one that a start script names, with overrides. Raises ConfigError."""
+    text = read_text(path, _HINT)
+    if Path(path).suffix not in (".yaml", ".yml"):
+        path, words = _start_command(text, path)
+        text, overrides = read_text(path, _HINT), [*words, *overrides]
+    reading = Reading(Path(path).parent)
+    reading.tree = reading.read_yaml(path, text)
+    reading.override(overrides)
+    tree = reading.tree
+    if isinstance(tree.get("tir_config"), dict):
+        tree["tir"] = merged(tree["tir"] if isinstance(tree.get("tir"), dict) else {}, tree.pop("tir_config"))
+    return reading
+
+
+def _start_command(text: str, script: str) -> tuple[str, list[str]]:
+    """The config file that the first command with `--config` names, and the overrides behind it. Raises ConfigError."""
+    for command in read_script(text, script):
+        words = iter(command)
+        for word in words:
+            option, equals, name = word.partition("=")
+            if option == "--config":
+                name = name if equals else next(words, "")
+                return _found(name, script), [word for word in words if "=" in word]
+    raise ConfigError(
+        "no command here starts AReaL with `--config FILE`",
+        where=script,
+        hint="Give the script that runs `python3 … train_tir.py --config FILE …`, or that YAML.",
+    )
+
+
+def _found(name: str, script: str) -> str:
+    """The file, from here or beside the script, which may be started from elsewhere."""
+    beside = Path(script).parent
+    for path in (Path(name), beside / name, beside / Path(name).name):
+        if path.is_file():
+            return str(path)
+    raise ConfigError(
+        f"its command names `--config {name}`, and there is no such file here",
+        where=script,
+        hint="Run this in the folder that the script is started in, or give that YAML.",
+    )
+
 
 _OPTIM = "actor.optimizer"
 _NO_LIMIT = 100_000_000
@@ -16,26 +135,12 @@ _EVAL_TEMPERATURE = 0.6
 """Fixed in AReaL's script."""
 _CAP = 5.0
 """AReaL's own bound of a weight."""
-_REJECTION = "actor.rejection_sampling"
-_MODES: dict[str, tuple[str, str]] = {
-    "token_mask": ("token", "reject"),
-    "token_truncate": ("token", "truncate"),
-    "sequence_mask": ("mean", "reject"),
-    "sequence_truncate": ("mean", "truncate"),
-}
-"""By AReaL's name. Its weight of a sequence is the geometric mean."""
-_IDLE: dict[str, tuple[Any, ...]] = {
-    "gconfig.min_new_tokens": (0,),
-    "gconfig.greedy": (False,),
-    "gconfig.stop": (None, []),
-    "gconfig.stop_token_ids": (None, []),
-    "actor.init_from_scratch": (False,),
-    "stats_logger.wandb.mode": ("disabled",),
-    "stats_logger.swanlab.mode": ("disabled",),
-    "recover.mode": ("disabled",),
-    "actor.use_lora": (False,),
-}
-"""Values that ask for nothing, so that nothing is lost with them."""
+_TOOLS = ("python", "calculator")
+_ELSEWHERE = ("sandbox_python", "daytona_python")
+_PACKAGES = ("sympy", "numpy")
+_CPU_SECONDS = 30
+"""The tool's own limit of processor time."""
+_LONGEST = 3600.0
 
 
 class ArealConvert(ConvertCommand):
@@ -58,7 +163,7 @@ def convert(settings: ArealConversion) -> tuple[dict[str, Any], ArealConversion]
     config: dict[str, Any] = {
         "model": _model(settings),
         "data": _data(settings),
-        "environments": {"default": environment(settings)},
+        "environments": {"default": _environment(settings)},
         "rollout": _rollout(settings),
         "algorithm": _algorithm(settings),
         "trainer": {"prompts_per_step": batch, **_trainer(settings, steps, epoch)},
@@ -66,9 +171,6 @@ def convert(settings: ArealConversion) -> tuple[dict[str, Any], ArealConversion]
         "run": {"name": settings.run_name("experiment_name")},
         "seed": settings.whole("seed", least=0),
     }
-    for key, values in _IDLE.items():
-        if settings.given(key) and settings.get(key) not in values:
-            settings.lose(key)
     for key in settings.unused():
         settings.lose(key)
     return config, settings
@@ -80,12 +182,12 @@ def _model(settings: ArealConversion) -> dict[str, Any]:
     if dtype == "float32":
         model["dtype"] = dtype
     elif dtype != "bfloat16":
-        settings.lose("actor.dtype", f"{str(dtype)[:40]!r} isn't there; the config leaves it at bfloat16 on a GPU")
+        settings.lose("actor.dtype")
     if settings.flag("actor.gradient_checkpointing"):
         model["gradient_checkpointing"] = True
     tokenizer = settings.get("tokenizer_path")
     if tokenizer not in (None, "", settings.get("actor.path")):
-        settings.lose("tokenizer_path", "the tokenizer is the one in the model's folder")
+        settings.lose("tokenizer_path")
     return model
 
 
@@ -105,10 +207,6 @@ def _data(settings: ArealConversion) -> dict[str, Any]:
 def _rollout(settings: ArealConversion) -> dict[str, Any]:
     longest = settings.whole("tir.max_length", least=2)
     turn = min(settings.whole("gconfig.max_new_tokens", least=1), longest)
-    settings.remark(
-        f"rollout.max_turn_tokens: a turn without a call ends the episode after {turn} tokens; AReaL's generation goes "
-        f"on until tir.max_length, as it does here with max_turn_tokens: {longest}"
-    )
     rollout = settings.numbers(
         Number("temperature", ("gconfig.temperature",), least=SMALLEST),
         Number("top_p", ("gconfig.top_p",), least=SMALLEST, most=1.0, below=1.0),
@@ -121,9 +219,7 @@ def _rollout(settings: ArealConversion) -> dict[str, Any]:
 def _algorithm(settings: ArealConversion) -> dict[str, Any]:
     group, advantage = settings.whole("gconfig.n_samples", least=1), _advantage(settings)
     if group < 2 and "baseline" not in advantage:
-        settings.lose(
-            "gconfig.n_samples", f"{group} episode of a task has nothing to be compared with; the config takes 8"
-        )
+        settings.lose("gconfig.n_samples", "one episode of a task has nothing to be compared with; the config takes 8")
         group = 8
     low = settings.number("actor.eps_clip", most=1.0)
     algorithm: dict[str, Any] = {
@@ -134,64 +230,29 @@ def _algorithm(settings: ArealConversion) -> dict[str, Any]:
         "clip_low": low,
         "clip_high": settings.number("actor.eps_clip_higher", default=low),
     }
-    dual, cispo = settings.number("actor.c_clip", default=0.0), settings.flag("actor.use_cispo_loss")
-    if cispo:
-        algorithm["surrogate"] = "cispo"
-    elif dual > 1:
+    dual = settings.number("actor.c_clip", default=0.0)
+    if dual > 1:
         algorithm["clip_dual"] = dual
     level = settings.get("actor.importance_sampling_level") or "token"
     if level == "sequence":
         algorithm["ratio"] = "sequence"
     elif level != "token":
-        settings.lose("actor.importance_sampling_level", f"{level!r} isn't there; the config's ratio is of each token")
+        settings.lose("actor.importance_sampling_level")
     kl = settings.number("actor.kl_ctl")
     if kl and settings.given("ref"):
         algorithm["kl_coef"] = kl
-        settings.remark(
-            "algorithm.kl_coef: AReaL takes the KL divergence off the reward; here it is a term of the loss"
-        )
-    if settings.flag("actor.dynamic_sampling"):
-        if group > 1:
-            algorithm |= {"drop_flat_groups": True, "filter_metric": "reward"}
-        else:
-            settings.lose(
-                "actor.dynamic_sampling", "the rewards of a group of one are always equal: none would be left"
-            )
-    return algorithm | _overlong(settings) | _importance(settings)
-
-
-def _overlong(settings: ArealConversion) -> dict[str, Any]:
-    """What is taken off the reward of long episodes, and whether those that were cut off are left out."""
-    result: dict[str, Any] = {"mask_truncated": True} if settings.flag("actor.mask_no_eos_with_zero") else {}
-    buffer = settings.whole("actor.overlong_tokens", default=0, least=0)
-    factor = settings.number("actor.overlong_penalty_factor", default=0.0)
-    if not settings.flag("actor.overlong_reward_penalty"):
-        return result
-    tokens = settings.whole("gconfig.max_new_tokens", least=1)
-    # AReaL fines before it scales; here the reward that is fined has been scaled.
-    penalty = factor * settings.number("actor.reward_scaling", least=-1e30)
-    if 0 < buffer <= tokens and penalty > 0:
-        return {**result, "overlong": {"tokens": tokens, "buffer": buffer, "penalty": penalty}}
-    settings.lose(
-        "actor.overlong_reward_penalty",
-        f"overlong_tokens {buffer} of {tokens} and a penalty of {penalty:g} do nothing",
-    )
-    return result
+    return algorithm | _importance(settings)
 
 
 def _advantage(settings: ArealConversion) -> dict[str, str]:
     """What is taken off a reward, and what the difference is divided by."""
-    if settings.flag("actor.group_reward_norm"):
-        return {"scale": "std"}
     norm = "actor.reward_norm" if settings.given("actor.reward_norm") else "actor.adv_norm"
     mean, deviation = (_level(settings, norm, of) for of in ("mean", "std"))
     if mean not in ("group", "batch"):
-        what = "None" if mean is None else repr(mean)
-        settings.lose(f"{norm}.mean_level", f"{what} isn't there: a reward is set off against its group's mean")
+        settings.lose(f"{norm}.mean_level", "a reward is set off against its group's mean")
     scale = "none" if deviation is None else "std" if deviation == "group" else "batch_std"
     if mean == "batch" and scale == "std":
-        what = "the group's deviation, 0 where its rewards are equal, goes with the group's mean only"
-        settings.lose(f"{norm}.std_level", f"{what}; the config takes that of the step")
+        settings.lose(f"{norm}.std_level", "the config takes the deviation of the step")
         scale = "batch_std"
     return {**({"baseline": "batch_mean"} if mean == "batch" else {}), "scale": scale}
 
@@ -216,7 +277,7 @@ def _trainer(settings: ArealConversion, steps: int, epoch: int | None) -> dict[s
 def _optimizer(settings: ArealConversion, steps: int) -> dict[str, Any]:
     kind, schedule = settings.get(f"{_OPTIM}.type"), settings.get(f"{_OPTIM}.lr_scheduler_type")
     if kind != "adam":
-        settings.lose(f"{_OPTIM}.type", f"{str(kind)[:40]!r} isn't there; the optimizer is AdamW")
+        settings.lose(f"{_OPTIM}.type")
     result = settings.numbers(
         Number("learning_rate", (f"{_OPTIM}.lr",), least=SMALLEST),
         Number("eps", (f"{_OPTIM}.eps",), least=SMALLEST),
@@ -231,7 +292,7 @@ def _optimizer(settings: ArealConversion, steps: int) -> dict[str, Any]:
     if schedule in ("linear", "cosine"):
         result |= {"schedule": schedule, "min_rate": rate}
     elif schedule != "constant":
-        settings.lose(f"{_OPTIM}.lr_scheduler_type", f"{str(schedule)[:40]!r} isn't there; the rate stays constant")
+        settings.lose(f"{_OPTIM}.lr_scheduler_type")
     return result
 
 
@@ -243,19 +304,14 @@ def _every(settings: ArealConversion, section: str, epoch: int | None) -> int:
     if epochs > 0:
         if epoch is not None:
             return epochs * epoch
-        settings.lose(
-            f"{section}.freq_epochs", "how many steps an epoch has isn't known, since its data can't be read here"
-        )
+        settings.lose(f"{section}.freq_epochs", "its data can't be read here")
     if settings.get(f"{section}.freq_secs") is not None:
-        settings.lose(f"{section}.freq_secs", "saving and evaluation come by steps")
+        settings.lose(f"{section}.freq_secs")
     return 0
 
 
 def _evaluation(settings: ArealConversion, epoch: int | None) -> dict[str, Any]:
     every = _every(settings, "evaluator", epoch)
-    settings.remark(
-        f"evaluation.temperature: {_EVAL_TEMPERATURE}, which stands in AReaL's script and not in its config"
-    )
     return {**({"every": every} if every else {}), "temperature": _EVAL_TEMPERATURE}
 
 
@@ -264,10 +320,6 @@ def _staleness(settings: ArealConversion) -> dict[str, int]:
     versions = settings.whole("rollout.max_head_offpolicyness", default=0, least=0)
     if not versions or not settings.flag("async_training", default=True):
         return {}
-    settings.remark(
-        f"rollout.max_staleness: {versions}, as rollout.max_head_offpolicyness; sampling and training run at the same "
-        "time, for which the embedded engine keeps a copy of the weights; 0 lets them take turns"
-    )
     return {"max_staleness": versions}
 
 
@@ -275,40 +327,54 @@ def _importance(settings: ArealConversion) -> dict[str, Any]:
     """`algorithm.importance`, where AReaL's loss is the decoupled one."""
     if not settings.flag("actor.use_decoupled_loss"):
         return {}
-    found = _rejection(settings) if settings.given(_REJECTION) else _capped(settings)
-    if found is None:
-        return {}
-    level, mode, cap = found
-    return {"importance": {"level": level, "mode": mode, "cap": cap}}
-
-
-def _capped(settings: ArealConversion) -> tuple[str, str, float] | None:
-    """By AReaL's older settings, in either spelling."""
-    key = "actor.behave_imp_weight_mode"
-    mode = str(settings.get(key) or "token_mask")
     spellings = ("actor.behav_imp_weight_cap", "actor.behave_imp_weight_cap")
-    caps = [_cap(settings, name) for name in spellings if settings.given(name) or settings.null(name)]
-    if mode == "disabled":
-        return None
-    if mode not in _MODES:
-        settings.lose(key, f"{mode[:40]!r} isn't there; the config takes token_mask")
-    return (*_MODES.get(mode, _MODES["token_mask"]), caps[0] if caps else _CAP)
+    cap = settings.number(*spellings, default=_CAP, least=1.0 + 1e-9)
+    return {"importance": {"level": "token", "mode": "reject", "cap": cap}}
 
 
-def _rejection(settings: ArealConversion) -> tuple[str, str, float] | None:
-    level, action = (str(settings.get(f"{_REJECTION}.{name}") or "") for name in ("level", "action"))
-    metric, mean = (settings.get(f"{_REJECTION}.{name}") for name in ("metric", "agg"))
-    if metric not in (None, "ratio"):
-        settings.lose(f"{_REJECTION}.metric", f"{str(metric)[:40]!r} isn't there: weights are bounded by their ratio")
-        return None
-    if level == "sequence" and mean not in (None, "mean"):
-        settings.lose(f"{_REJECTION}.agg", f"{str(mean)[:40]!r} isn't there: a sequence's weight is the geometric mean")
-    key = f"{'sequence' if level == 'sequence' else 'token'}_{'truncate' if action == 'clamp' else 'mask'}"
-    return (*_MODES[key], _cap(settings, f"{_REJECTION}.upper"))
+def _environment(settings: ArealConversion) -> dict[str, Any]:
+    """`environments.default`."""
+    calls = settings.whole("tir.max_turns", least=0)
+    return {
+        "parser": "areal_tir",
+        "chat_format": "tir" if settings.flag("tir.is_chat_model") else "torl",
+        "tools": _tools(settings),
+        "end_flags": ["boxed"],
+        "rewards": [_reward(settings)],
+        "max_turns": calls + 1,  # AReaL counts calls, of which an answer is none.
+    }
 
 
-def _cap(settings: ArealConversion, key: str) -> float:
-    if settings.null(key):
-        settings.lose(key, f"weights have a bound here; the config takes AReaL's own, {_CAP:g}")
-        return _CAP
-    return settings.number(key, default=_CAP, least=1.0 + 1e-9)
+def _tools(settings: ArealConversion) -> list[dict[str, Any]]:
+    key = "tir.enable_tools"
+    given = _TOOLS if settings.null(key) else settings.get(key)
+    listed = given if isinstance(given, list | tuple) else str(given).split(";")
+    names = [str(name).strip() for name in listed if str(name).strip()]
+    names = ["python" if name in _ELSEWHERE else name for name in names]
+    unknown = [name for name in names if name not in _TOOLS]
+    if unknown:
+        settings.lose(key, f"name the class of {', '.join(unknown)} by the tool `areal_tool`")
+    names = [name for name in _TOOLS if name in names]
+    if not names:
+        settings.lose(key, "the config has python")
+        names = ["python"]
+    seconds = settings.number("tir.tool_timeout", least=SMALLEST, most=_LONGEST)
+    calculator = {"use": "calculator", "policy": {"timeout": seconds}}
+    return [_python(seconds) if name == "python" else calculator for name in names]
+
+
+def _python(seconds: float) -> dict[str, Any]:
+    packages = [name for name in _PACKAGES if importlib.util.find_spec(name) is not None]
+    options: dict[str, Any] = {"timeout": seconds}
+    if seconds > _CPU_SECONDS:
+        options["cpu_seconds"] = math.ceil(seconds)
+    if packages:
+        options["packages"] = packages
+    return {"use": "python", "options": options}
+
+
+def _reward(settings: ArealConversion) -> dict[str, Any]:
+    scaling = settings.number("actor.reward_scaling", least=-math.inf)
+    bias = settings.number("actor.reward_bias", least=-math.inf)
+    options = {name: value for name, value, plain in (("scaling", scaling, 1.0), ("bias", bias, 0.0)) if value != plain}
+    return {"use": "areal_tir", **({"options": options} if options else {})}

@@ -1,1 +1,0 @@
-"""From AReaL's configs to toolrl's."""

@@ -1,1 +1,0 @@
-"""From RLFactory's start scripts to toolrl's configs."""
