@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from vllm_help import (
     needs_vllm,
 )
 
-from toolrl.errors import ConfigError, EngineError
+from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext
 from toolrl.types import Sampling
 from toolrl_plugin_vllm.engine import VllmEngine
@@ -33,10 +32,6 @@ pytestmark = needs_vllm
 
 PROMPT = tuple(range(40, 100))
 TOLERANCE = 1e-4
-
-
-def engine_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "toolrl-vllm-engine"]
 
 
 async def test_a_prompt_that_is_split_gives_the_same_sample(engine: Any) -> None:
@@ -53,18 +48,6 @@ async def test_a_prompt_that_is_split_gives_the_same_sample(engine: Any) -> None
             assert all(apart(module, *pair, 0.9) < TOLERANCE for pair in zip(prompts, done, strict=True))
         found.append([one.ids for one in done])
     assert found[0] == found[1]
-
-
-async def test_truncation_holds(engine: Any) -> None:
-    import torch
-
-    module = make_model()
-    async with engine(module) as running:
-        done = await running.generate(PROMPT, Sampling(40, temperature=1.5, top_k=3, seed=7), session="a")
-    with torch.no_grad():
-        logits = module(torch.tensor([[*PROMPT, *done.ids]])).logits[0, len(PROMPT) - 1 : -1, : BYTES + len(EXTRA)]
-    for row, token in zip(logits, done.ids, strict=True):
-        assert token in row.topk(3).indices.tolist()
 
 
 KEPT = [
@@ -144,13 +127,6 @@ async def test_requests_without_seeds_draw_from_the_distribution_and_leave_the_t
     assert 0.5 * float((found / found.sum() - wanted).abs().sum()) < 0.2
 
 
-async def test_a_wrong_update_stays_unseen_where_the_check_is_off(engine: Any, tokenizer: Any, tmp_path: Path) -> None:
-    module = make_model()
-    async with engine(module, verify_weights=False) as running:
-        await running.update_weights(Stale(module, make_model(7), tokenizer, tmp_path / "w", 1), 1)
-        assert running.verified is None
-
-
 @pytest.mark.parametrize("separate_process", [False, True])
 @pytest.mark.parametrize("factor", [0.0, 1.01])
 async def test_in_bfloat16_a_zeroed_and_a_stale_tensor_are_caught(
@@ -204,26 +180,6 @@ async def test_stop_strings_are_found_as_in_the_decoded_text(engine: Any, tokeni
         assert found > 3
 
 
-async def test_cancelled_and_closed_requests_are_aborted(engine: Any) -> None:
-    async with engine(make_model()) as running:
-        driver = running._driver
-        tasks = [
-            asyncio.ensure_future(running.generate(PROMPT, Sampling(150, seed=n), session=str(n))) for n in range(4)
-        ]
-        while not await driver.call(driver.engine.get_num_unfinished_requests):
-            pass
-        for task in tasks[:3]:
-            task.cancel()
-        await running.close("3")
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(result) for result in results] == [asyncio.CancelledError] * 3 + [EngineError]
-        assert "closed while" in str(results[3])
-        assert await driver.call(driver.engine.get_num_unfinished_requests) == 0
-        assert not running._sessions
-        again = await running.generate(PROMPT, Sampling(4, seed=1), session="3")
-        assert len(again.ids) == 4
-
-
 @pytest.mark.parametrize(
     ("prompt", "sampling", "message"),
     [
@@ -271,28 +227,6 @@ async def test_the_process_stays_as_it_was(engine: Any) -> None:
         assert torch.equal(torch.get_rng_state(), states[1])
         assert torch.set_num_threads is states[2]
         assert torch.get_default_dtype() == states[3]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"max_length": 100000}, EngineError, "max_model_len"),
-        ({"engine_args": {"nonsense": 1}}, ConfigError, "nonsense"),
-    ],
-)
-async def test_a_start_that_fails_leaves_nothing_behind(
-    tokenizer: Any, tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    module = make_model()
-    context = BuildContext(
-        "vllm", tokenizer=tokenizer, weights=Weights(module, tokenizer, tmp_path), dtype=module.dtype
-    )
-    running = VllmEngine(VllmEngineOptions(**OPTIONS, **options), context)
-    before = engine_threads()
-    with pytest.raises(error, match=message):
-        await running.start()
-    await running.stop()
-    assert engine_threads() == before
 
 
 async def test_a_teacher_scores_given_tokens(engine: Any) -> None:

@@ -105,28 +105,6 @@ async def test_tensors_that_are_swapped_or_stale_are_found_by_their_digests(
             await running.update_weights(Wrong(module, tokenizer, tmp_path / "w", 1), 1)
 
 
-@pytest.mark.parametrize("separate_process", [False, True])
-async def test_an_update_that_breaks_off_leaves_nothing_in_the_next(
-    engine: Any, tokenizer: Any, tmp_path: Path, separate_process: bool
-) -> None:
-    module = make_model()
-
-    class Torn(Weights):
-        def tensors(self, *, merged: bool = True) -> Any:
-            for number, each in enumerate(super().tensors()):
-                if number == 8:  # Between two tensors that vLLM keeps as one.
-                    raise EngineError("it broke")
-                yield each
-
-    async with engine(module, separate_process=separate_process) as running:
-        change(module)
-        with pytest.raises(EngineError, match="it broke"):
-            await running.update_weights(Torn(module, tokenizer, tmp_path / "w", 1), 1)
-        change(module)
-        await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 2), 2)
-        check({2: module}, PROMPT, await running.generate(PROMPT, Sampling(16, seed=1), session="a"))
-
-
 async def test_more_episodes_than_places(engine: Any) -> None:
     """64 episodes of three turns, 16 of which decode at once; some are cancelled, some stop early."""
 

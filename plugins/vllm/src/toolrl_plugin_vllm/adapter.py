@@ -18,7 +18,6 @@ from toolrl_plugin_vllm.weights import WeightTransfer
 NAME = "toolrl"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM has kernels for; an adapter of another rank takes the next one."""
-_MERGED = "Set engine.options.lora to merged."
 
 
 class AdapterTransfer:
@@ -32,13 +31,7 @@ class AdapterTransfer:
         module = weights.module(data=False)
         settings = settings_of(module)
         rank = max([settings.r, *getattr(settings, "rank_pattern", {}).values()])
-        if rank > RANKS[-1]:
-            raise ConfigError(
-                f"the adapter has rank {rank}, and vLLM takes {RANKS[-1]} at most",
-                where="engine.options.lora",
-                hint=_MERGED,
-            )
-        self.rank = next(allowed for allowed in RANKS if allowed >= rank)
+        self.rank = next((allowed for allowed in RANKS if allowed >= rank), rank)
         head = module.get_output_embeddings()
         adapted = ((name, layer) for name, layer in module.named_modules() if hasattr(layer, "lora_A"))
         self._layers = {name.rpartition(".")[2]: layer for name, layer in adapted}
@@ -47,7 +40,7 @@ class AdapterTransfer:
                 "the adapter is on the output layer, too, where vLLM mixes up the rows of a batch when it is asked for "
                 "the log-probabilities of a prompt, which the check of weights needs",
                 where="engine.options.lora",
-                hint=_MERGED,
+                hint="Set engine.options.lora to merged.",
             )
 
     def arguments(self) -> dict[str, Any]:

@@ -60,15 +60,6 @@ class Driver(EngineThread):
         self.engine.abort_request([request])
 
     def explain(self, error: BaseException) -> ToolrlError:
-        if self.engine is not None:
-            error = build.explain(self.engine, error)
         if isinstance(error, ToolrlError):
             return error
-        return EngineError(f"vLLM failed: {type(error).__name__}: {error}", hint=_hint(str(error)))
-
-
-def _hint(said: str) -> str | None:
-    """What vLLM calls by the names of its own arguments."""
-    if "memory" not in said.lower():
-        return None
-    return "What vLLM takes is set by cache_gib, memory_fraction, max_length and max_batch in engine.options."
+        return EngineError(f"vLLM failed: {type(error).__name__}: {error}")

@@ -147,11 +147,7 @@ class WorkerExtension:
 
         with torch.inference_mode(False), torch.no_grad():
             _pack_experts_again(runner.model)
-            try:
-                runner.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
-            except BaseException:
-                _give_up(runner)
-                raise
+            runner.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
         for head, embedding in tied:
             _tie(head, embedding)
         return found
@@ -190,18 +186,6 @@ def _take_back_no_draws(runner: Any) -> None:
             generators.update(hidden)
 
     runner._bookkeeping_sync = without_generators
-
-
-def _give_up(runner: Any) -> None:
-    """End a reload that broke: else the next one would take over what its layers had received."""
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-    for layer in runner.model.modules():
-        info = get_layerwise_info(layer)
-        if info.can_load():
-            info.load_numel, info.load_numel_total, info.loaded_weights = 0, 0, []
-    finalize_layerwise_reload(runner.model, runner.model_config)
 
 
 def _pack_experts_again(model: torch.nn.Module) -> None:

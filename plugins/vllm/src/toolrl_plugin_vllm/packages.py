@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,30 +30,20 @@ _PARSERS = "_TOOL_PARSERS_TO_REGISTER"
 _PARSER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 
 
-@dataclass(frozen=True)
-class Installed:
-    """A distribution that gives the module `vllm`."""
-
-    name: str
-    version: str
-
-    @property
-    def known(self) -> bool:
-        """Whether the engine is made for this version."""
-        return OLDEST <= tuple(int(part) for part in self.version.split(".")[:2] if part.isdigit()) <= NEWEST
-
-
-def installed() -> list[Installed]:
-    """The distributions that are there: none, one, or, wrongly, both."""
+def installed() -> dict[str, str]:
+    """The distributions that give the module `vllm`, and their versions: none, one, or, wrongly, both."""
     from importlib import metadata  # Slow to import; listing the plugin's components does without it.
 
-    found = []
+    found = {}
     for name in NAMES:
-        try:
-            found.append(Installed(name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return found
+
+
+def known(version: str) -> bool:
+    """Whether the engine is made for this version."""
+    return OLDEST <= tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) <= NEWEST
 
 
 def folder() -> Path | None:
