@@ -42,9 +42,8 @@ async def test_a_turn_with_calls_is_answered_and_quoted_as_it_was(rig: Any) -> N
     assert quoted[1] == Message("tool", "3.5", tool_call_id="call_1", name="add")
 
 
-async def test_a_stream_gives_what_the_whole_answer_gives(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolrl_plugin_gateway.server.KEEP_ALIVE_SECONDS", 0.02)
-    model = rig.model([["So:", rig.call(1, a=1), rig.call(2, a=2)]], seconds=0.1)
+async def test_a_stream_gives_what_the_whole_answer_gives(rig: Any) -> None:
+    model = rig.model([["So:", rig.call(1, a=1), rig.call(2, a=2)]])
     asked = {"model": "m", "messages": HELLO, "tools": [ADD], "stream_options": {"include_usage": True}}
     async with (
         rig.playing(model) as (gateway, session),
@@ -153,16 +152,6 @@ async def test_a_marked_retry_gets_the_answer_that_is_there_or_on_its_way(rig: A
     assert models == ["agent"]
 
 
-async def test_equal_idempotency_keys_get_one_answer(rig: Any) -> None:
-    model = rig.model(["one", "two"])
-    async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
-        said = [
-            await api.chat.completions.create(model="m", messages=HELLO, extra_headers={"Idempotency-Key": key})
-            for key in ("a", "a", "b")
-        ]
-    assert [it.choices[0].message.content for it in said] == ["one", "one", "two"]
-
-
 async def test_a_client_that_leaves_cancels_its_generation(rig: Any) -> None:
     model = rig.model(lambda messages: "late", seconds=30)
     async with rig.playing(model) as (gateway, session), client(gateway, session, max_retries=1) as api:
@@ -181,11 +170,8 @@ async def test_the_end_of_an_episode_answers_what_is_on_its_way(rig: Any) -> Non
         with pytest.raises(openai.APIStatusError) as caught:
             await asking
         assert caught.value.status_code == 410
-        with pytest.raises(openai.APIStatusError) as caught:
-            await api.chat.completions.create(model="m", messages=HELLO)
-        assert caught.value.status_code == 410
         with pytest.raises(openai.AuthenticationError):
-            await api.with_options(api_key="sk-wrong").chat.completions.create(model="m", messages=HELLO)
+            await api.chat.completions.create(model="m", messages=HELLO)
         await api.close()
     assert model.cancelled == 1
 

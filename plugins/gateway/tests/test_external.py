@@ -10,7 +10,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from toolrl.errors import ConfigError
 from toolrl.rollouts.environment import Limits
 from toolrl.rollouts.runner import Runner
 from toolrl_plugin_gateway.external import ExternalHarness
@@ -77,16 +76,6 @@ async def test_no_episode_and_a_wrong_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert (await post(f"{offered.gateway.url}/episodes/next", "key-of-the-run", {}))[0] == 204
     assert (await post(f"{offered.gateway.url}/episodes/next", "another-key", {}))[0] == 401
     await offered.stop()
-
-
-def test_a_run_that_repeats_bit_for_bit_waits_for_no_process() -> None:
-    with pytest.raises(ConfigError, match="deterministic"):
-        ExternalHarness(ExternalOptions(), make_build_context("external", deterministic=True))
-
-
-def test_other_machines_need_a_key() -> None:
-    with pytest.raises(ConfigError, match="needs a key"):
-        harness(host="0.0.0.0", key=None)
 
 
 async def test_an_agent_begins_episodes_of_a_served_model_and_gets_them_scored(rig: Any) -> None:

@@ -42,7 +42,6 @@ class CommandHarness(GatewayHarness):
         """Raises ConfigError for a command that can't be found, or a folder that isn't there."""
         super().__init__(options, context)
         self._options = options
-        self._kept = context.run_dir / "harness" if options.keep_folders and context.run_dir is not None else None
         scripts = str(Path(sys.executable).parent)  # The programs of the run's own environment come first.
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         self._env = {**inherited, "PATH": os.pathsep.join([scripts, inherited.get("PATH", os.defpath)]), **options.env}
@@ -61,7 +60,7 @@ class CommandHarness(GatewayHarness):
 
     async def run(self, session: Session) -> Outcome:
         """See GatewayHarness. Raises AgentError."""
-        async with self._folder(session.context.episode_id) as folder:
+        async with self._folder() as folder:
             task = describe(session.task)
             prompt = next((it["content"] for it in reversed(task["messages"]) if it["role"] == "user"), "")
             prompt = prompt.encode(errors="replace").decode()  # Half of a surrogate pair can't be written.
@@ -107,14 +106,9 @@ class CommandHarness(GatewayHarness):
         return None
 
     @asynccontextmanager
-    async def _folder(self, episode: str) -> AsyncIterator[Path]:
-        """The folder that a process starts in, in one for the files of its task."""
-        if self._kept is not None:
-            parent = self._kept / re.sub(r"[^\w.-]", "_", episode)
-            shutil.rmtree(parent, ignore_errors=True)
-            parent.mkdir(parents=True)
-        else:
-            parent = Path(tempfile.mkdtemp(prefix="toolrl-"))
+    async def _folder(self) -> AsyncIterator[Path]:
+        """The folder that a process starts in, in one for the files of its task. Both are deleted after it."""
+        parent = Path(tempfile.mkdtemp(prefix="toolrl-"))
         folder = parent / "folder"
         try:
             if self._options.folder is not None:
@@ -122,8 +116,7 @@ class CommandHarness(GatewayHarness):
             folder.mkdir(exist_ok=True)
             yield folder
         finally:
-            if self._kept is None:
-                await uninterrupted(asyncio.to_thread(shutil.rmtree, parent, ignore_errors=True))
+            await uninterrupted(asyncio.to_thread(shutil.rmtree, parent, ignore_errors=True))
 
 
 async def _ended(words: list[str], stdin: Path, folder: Path, env: Mapping[str, str]) -> tuple[int, str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from urllib.parse import unquote_to_bytes
@@ -197,7 +197,7 @@ def named_tools(messages: Iterable[Message]) -> list[Message]:
     return named
 
 
-def encode_json(value: Any) -> str:
+def dumps(value: Any) -> str:
     """A call's arguments as text."""
     return json.dumps(value, ensure_ascii=False)
 
@@ -211,13 +211,8 @@ def encode_events(events: Iterable[Event]) -> bytes:
     return "".join(lines).encode(errors="replace")
 
 
-IGNORED: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(
-        ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-         "logit_bias", "seed", "logprobs", "top_logprobs", "reasoning_effort", "reasoning"),
-        lambda value: value is not None and value is not False,
-    ),
-    "tool_choice": lambda value: value not in (None, "auto", {"type": "auto"}),
-    "parallel_tool_calls": lambda value: value is False,
+IGNORED = {
+    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
+    "logit_bias", "seed", "logprobs", "top_logprobs", "reasoning_effort", "reasoning", "tool_choice",
 }  # fmt: skip
-"""Fields that ask for another sampling than the run's, and whether a value does."""
+"""Fields that ask for another sampling than the run's."""

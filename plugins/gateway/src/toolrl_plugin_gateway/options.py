@@ -58,9 +58,6 @@ class CommandOptions(HarnessOptions):
     folder: str | None = Field(
         None, description="A folder that is copied: each process starts in a copy of its own, else in an empty folder."
     )
-    keep_folders: bool = Field(
-        False, description="Keep the folders, in `harness/` of the run folder. Else they are deleted."
-    )
     env: dict[str, str] = Field(
         default_factory=dict,
         description="Environment variables of the process, besides the gateway's and PATH, HOME, LANG and their like. "

@@ -23,7 +23,6 @@ class Reply:
     """An answer on its way, or given: requests that are retried join it."""
 
     task: asyncio.Task[Json]
-    idempotency_key: str | None
     waiting: int = 0
 
 
@@ -52,22 +51,17 @@ class Session:
     _responses: dict[str, list[Message]] = field(default_factory=dict)
     """Conversations of the responses API, by response."""
 
-    def reply(
-        self, dialect: Dialect, body: Json, digest: bytes, *, retried: bool, idempotency_key: str | None
-    ) -> Reply:
+    def reply(self, dialect: Dialect, body: Json, digest: bytes, *, retried: bool) -> Reply:
         """The answer to a request, which may wait for it. A marked retry of an equal request gets the same one."""
         self.counts["requests"] += 1
         known = self._replies.get(digest)
-        retried = retried or (
-            known is not None and idempotency_key is not None and idempotency_key == known.idempotency_key
-        )
         if known is not None and retried and not _gone(known.task):
             self.counts["replayed"] += 1
             return known
-        for name, asks in IGNORED.items():
-            if name in body and asks(body[name]):
+        for name in IGNORED & body.keys():
+            if body[name] is not None and body[name] is not False and body[name] != "auto":
                 self.counts[f"ignored/{name}"] += 1
-        reply = self._replies[digest] = Reply(asyncio.create_task(self.ask(dialect, body)), idempotency_key)
+        reply = self._replies[digest] = Reply(asyncio.create_task(self.ask(dialect, body)))
         reply.task.add_done_callback(_gone)  # Its exception is retrieved, though its client may have left.
         return reply
 
