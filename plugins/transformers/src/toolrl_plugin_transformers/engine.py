@@ -1,7 +1,8 @@
 """The engine `transformers`: samples inside the trainer's process, from the trainer's own tensors or a copy of them.
 
-Without a copy an update costs nothing, and sampling and training may never run at once. With one (`own_weights`) they
-may, and an update copies the trainer's weights, between two decoding steps and while no update runs.
+Without a copy an update costs nothing, and sampling and training may never run at once. With one, which it has where
+rollout and training overlap, they may, and an update copies the trainer's weights, between two decoding steps and while
+no update runs.
 
 Without a copy, between a step's rollout and its update nothing is in flight and nothing has to be done. Where requests
 may be in flight, hold the engine while the weights change:
@@ -63,30 +64,9 @@ class TransformersEngine:
         self._stops: dict[tuple[str, ...], StopStrings] = {}
         self._busy: set[str] = set()
         self._worker: BatchThread | None = None
-        self._own = context.overlap if self.options.own_weights is None else self.options.own_weights
-        if context.overlap and not self._own:
-            raise EngineError(
-                "rollout and training overlap, and the engine is to have no weights of its own",
-                where=context.where or None,
-                hint="Leave own_weights out, or set rollout.max_staleness to 0.",
-            )
+        self._own = context.overlap
         self.verified: float | None = None
         """Greatest difference of log-probabilities that the check at start found."""
-
-    @property
-    def prefilled_tokens(self) -> int:
-        """Prompt tokens computed since start, what caches saved left out."""
-        return self._started().batch.prefilled
-
-    @property
-    def sampled_tokens(self) -> int:
-        """Tokens sampled since start."""
-        return self._started().batch.sampled
-
-    async def cached_tokens(self) -> int:
-        """Tokens whose keys and values waiting sessions hold."""
-        worker = self._started()
-        return await worker.call(lambda: worker.batch.store.parked_tokens)
 
     async def start(self) -> None:
         """Bind the model, compare the slot loop with a plain forward pass, and start the worker thread."""
@@ -114,7 +94,6 @@ class TransformersEngine:
             max_batch=options.max_batch,
             prefill_tokens=options.prefill_tokens,
             cache_tokens=options.cache_tokens or default_cache_tokens(runner.shape),
-            share=options.share_prefixes,
         )
         batch.version = self._weights.version
         return batch
@@ -180,8 +159,8 @@ class TransformersEngine:
             if self._own:
                 worker.batch.take_over(module)
                 self._check_copy(worker.batch.runner.module, module, version)
-            else:
-                worker.batch.bind(module)
+            elif module is not worker.batch.runner.module:
+                raise EngineError("the new weights are another module's than those that the engine was started with")
             worker.batch.refresh(version)
 
         await worker.call(update)
@@ -196,7 +175,7 @@ class TransformersEngine:
             found,
             wanted,
             owner=f"after the update to version {version} the engine's copy",
-            hint="own_weights: false samples from the trainer's own tensors.",
+            hint="With rollout.max_staleness: 0 it samples from the trainer's own tensors.",
         )
 
     @asynccontextmanager
