@@ -46,5 +46,5 @@ def test_weights_in_eight_bits() -> None:
 
 
 def test_who_receives_weights_in_a_rollout_worker() -> None:
-    options: list[dict[str, Any]] = [{}, {"separate_process": True}, {"tensor_parallel": 4}, {"lora": "adapter"}]
-    assert [VllmEngineOptions(**each).weight_receivers for each in options] == [1, 1, 4, 0]
+    options: list[dict[str, Any]] = [{}, {"separate_process": True}, {"tensor_parallel": 4}]
+    assert [VllmEngineOptions(**each).weight_receivers for each in options] == [1, 1, 4]

@@ -103,7 +103,7 @@ def test_without_vllm_a_start_says_what_to_install(monkeypatch: pytest.MonkeyPat
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match="needs vLLM, which isn't installed") as caught:
-        build.build(VllmEngineOptions(), BuildContext("vllm"), model="m", known_ids=None, lora={})
+        build.build(VllmEngineOptions(), BuildContext("vllm"), model="m", known_ids=None)
     assert "toolrl-plugin-vllm[cpu]" in (caught.value.hint or "")
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from vllm_help import Weights, apart, change, make_model, needs_vllm
 
 from toolrl.errors import ConfigError, EngineError
@@ -22,12 +21,6 @@ from toolrl_plugin_vllm.options import VllmEngineOptions
 from toolrl_testing.fakes import FakeWeights
 
 PROMPT = tuple(range(40, 100))
-
-
-def test_an_adapters_base_is_never_freed() -> None:
-    with pytest.raises(ValidationError, match="take lora merged"):
-        VllmEngineOptions(sleep_level=2, lora="adapter")
-    assert VllmEngineOptions(sleep_level=1, lora="adapter").sleep_level == 1
 
 
 def test_what_samples_all_the_while_never_sleeps() -> None:

@@ -30,11 +30,9 @@ PER_START = {
 _EXTENSION = "toolrl_plugin_vllm.extension.WorkerExtension"
 
 
-def build(
-    options: VllmEngineOptions, context: BuildContext, *, model: str, known_ids: int | None, lora: Mapping[str, Any]
-) -> Any:
-    """vLLM's `LLMEngine` for the config in a folder, with weights of no use and the sampler of `extension.py`. `lora`
-    are vLLM's arguments for an adapter, where it computes one. Raises EngineError, ConfigError."""
+def build(options: VllmEngineOptions, context: BuildContext, *, model: str, known_ids: int | None) -> Any:
+    """vLLM's `LLMEngine` for the config in a folder, with weights of no use and the sampler of `extension.py`. Raises
+    EngineError, ConfigError."""
     packages.prepare_environment()
     try:
         with unchanged(), warnings.catch_warnings():
@@ -52,7 +50,7 @@ def build(
                 deterministic=context.deterministic,
                 joins=distributed.is_initialized(),
             )
-            engine = _engine({**given, **lora}, _cuda_index(context.device) or 0)
+            engine = _engine(given, _cuda_index(context.device) or 0)
             try:
                 engine.collective_rpc("toolrl_setup", args=(known_ids, new_seed()))
             except BaseException:
@@ -181,13 +179,12 @@ def in_process(engine: Any) -> bool:
     return engine.vllm_config.parallel_config.distributed_executor_backend in ("uni", "external_launcher")
 
 
-def add(engine: Any, name: str, prompt: list[int], params: Any, adapter: Any = None) -> None:
-    """Give a request to vLLM's engine, with the LoRA adapter that it is computed with. What vLLM refuses raises one of
-    several exceptions."""
+def add(engine: Any, name: str, prompt: list[int], params: Any) -> None:
+    """Give a request to vLLM's engine. What vLLM refuses raises one of several exceptions."""
     from tokenizers.decoders import DecodeStream
     from vllm.inputs import tokens_input
 
-    inner = engine.add_request(name, tokens_input(prompt), params, lora_request=adapter)
+    inner = engine.add_request(name, tokens_input(prompt), params)
     detokenizer = engine.output_processor.request_states[inner].detokenizer
     if hasattr(detokenizer, "stream"):
         # vLLM's stream begins with the prompt: where that ends inside a character, its last text would come out with

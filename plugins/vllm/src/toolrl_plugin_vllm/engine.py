@@ -24,7 +24,6 @@ from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import build, requests
-from toolrl_plugin_vllm.adapter import AdapterTransfer
 from toolrl_plugin_vllm.driver import Driver
 from toolrl_plugin_vllm.options import MOST_KEPT, NEEDS_TOP_K, VllmEngineOptions
 from toolrl_plugin_vllm.token_engine import TokenEngine
@@ -56,7 +55,7 @@ class VllmEngine(TokenEngine):
                 where="engine.options.sleep_level",
                 hint="Set one of the two to 0.",
             )
-        self._loads: AdapterTransfer | WeightTransfer = WeightTransfer()
+        self._loads = WeightTransfer()
         self._asleep = False
 
     async def start(self) -> None:
@@ -76,13 +75,9 @@ class VllmEngine(TokenEngine):
     def _build(self) -> Any:
         weights, tokenizer = self._weights, self._context.tokenizer
         known = len(tokenizer) if tokenizer is not None else None
-        lora: dict[str, Any] = {}
-        if self.options.lora == "adapter":
-            self._loads = AdapterTransfer(weights, self._context.run_dir)
-            lora = self._loads.arguments()
         with tempfile.TemporaryDirectory(prefix="toolrl-config-") as folder:
             weights.save_config(Path(folder))
-            engine = build.build(self.options, self._context, model=folder, known_ids=known, lora=lora)
+            engine = build.build(self.options, self._context, model=folder, known_ids=known)
         try:
             self._load(engine, weights, weights.version)
         except BaseException:
@@ -165,8 +160,7 @@ class VllmEngine(TokenEngine):
             await self._driver.stop()
 
     async def _request(self, ids: list[int], arguments: dict[str, Any], *, urgent: bool = False) -> Any:
-        adapter = self._loads.request
-        return await self._driver.request(ids, lambda: _parameters(arguments), adapter=adapter, urgent=urgent)
+        return await self._driver.request(ids, lambda: _parameters(arguments), urgent=urgent)
 
 
 def _parameters(arguments: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolrl.errors import ConfigError
 
@@ -108,11 +108,6 @@ class VllmEngineOptions(BaseModel):
         "tokens a second on GPUs that have such kernels. What samples then differs from what is trained, so it needs "
         "`algorithm.importance`.",
     )
-    lora: Literal["merged", "adapter"] = Field(
-        "merged",
-        description="How a trained LoRA adapter is handed over: merged into the weights, or as an adapter that vLLM "
-        "computes beside weights that stay, which copies little and rounds as the trainer does.",
-    )
     verify_weights: bool = Field(
         True,
         description="After the start and after each weight update compare the log-probabilities of a fixed text, and "
@@ -135,12 +130,6 @@ class VllmEngineOptions(BaseModel):
         if owned := sorted(value.keys() & OWNED):
             raise ValueError(f"{', '.join(owned)}: set by the engine's other options or by the run")
         return value
-
-    @model_validator(mode="after")
-    def _go_together(self) -> VllmEngineOptions:
-        if self.lora == "adapter" and (self.quantization or self.sleep_level == 2):
-            raise ValueError("lora adapter keeps weights; take lora merged with quantization or sleep_level 2")
-        return self
 
     def check_files(self) -> None:
         """Raises ConfigError where vLLM isn't installed."""
@@ -165,9 +154,8 @@ class VllmEngineOptions(BaseModel):
 
     @property
     def weight_receivers(self) -> int:
-        """In a rollout worker: processes that receive the trainer's weights, each with a part of the model; 0 where
-        they come by a torch module, as an adapter's do."""
-        return self.parts * int(self.engine_args.get("pipeline_parallel_size", 1)) if self.lora == "merged" else 0
+        """In a rollout worker: processes that receive the trainer's weights, each with a part of the model."""
+        return self.parts * int(self.engine_args.get("pipeline_parallel_size", 1))
 
     def device_bytes(
         self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, overlap: bool
