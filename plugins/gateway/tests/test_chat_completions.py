@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from typing import Any
 
 import pytest
@@ -75,24 +74,6 @@ async def test_a_call_that_could_not_be_parsed_is_text(rig: Any) -> None:
 
     message = first.choices[0].message
     assert (message.content, message.tool_calls) == ("I add.\n<tool_call>{</tool_call>", None)
-
-
-async def test_images_come_as_data_urls(rig: Any) -> None:
-    model = rig.model(["a cat", "never"])
-    url = f"data:image/png;base64,{base64.b64encode(b'png').decode()}"
-
-    def shown(url: str) -> list[Any]:
-        parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": url}}]
-        return [{"role": "user", "content": parts}]
-
-    async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
-        await api.chat.completions.create(model="m", messages=shown(url))
-        with pytest.raises(openai.BadRequestError, match="data URL"):
-            await api.chat.completions.create(model="m", messages=shown("https://example.com/cat.png"))
-
-    (message,) = model.asked[0][0]
-    assert message.content == "What is this?\n<image>"
-    assert message.media[0].data == b"png"
 
 
 @pytest.mark.parametrize(

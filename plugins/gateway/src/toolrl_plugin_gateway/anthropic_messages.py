@@ -20,7 +20,7 @@ def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
     items = dialect.read_list(body.get("messages"), "messages")
     if not items:
         raise RefusedError.invalid("messages is empty")
-    system, _ = dialect.read_content(body.get("system"), "system")
+    system = dialect.read_content(body.get("system"), "system")
     messages = [Message("system", system)] if system else []
     for index, item in enumerate(items):
         messages += _messages(item, f"messages[{index}]")
@@ -52,12 +52,12 @@ def _messages(item: Json, where: str) -> Iterator[Message]:
         return
     for block in blocks:
         if block.get("type") == "tool_result":
-            text, media = dialect.read_content(block.get("content"), f"{where}.content")
-            yield Message("tool", text, media, tool_call_id=str(block.get("tool_use_id")))
+            text = dialect.read_content(block.get("content"), f"{where}.content")
+            yield Message("tool", text, tool_call_id=str(block.get("tool_use_id")))
     rest = [block for block in blocks if block.get("type") != "tool_result"]
     if rest or not blocks:
-        text, media = dialect.read_content(rest, f"{where}.content")
-        yield Message(role, text, media)
+        text = dialect.read_content(rest, f"{where}.content")
+        yield Message(role, text)
 
 
 def _assistant(blocks: list[Json], where: str) -> Message:
@@ -72,8 +72,8 @@ def _assistant(blocks: list[Json], where: str) -> Message:
                 pass
             case _:
                 rest.append(block)
-    text, media = dialect.read_content(rest, f"{where}.content")
-    return Message("assistant", text, media, tuple(calls), reasoning="\n".join(thinking) or None)
+    text = dialect.read_content(rest, f"{where}.content")
+    return Message("assistant", text, tool_calls=tuple(calls), reasoning="\n".join(thinking) or None)
 
 
 def write(body: Json, answer: Answer) -> Json:

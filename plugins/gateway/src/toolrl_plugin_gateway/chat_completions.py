@@ -41,11 +41,11 @@ def read_messages(value: Any, where: str) -> list[Message]:
 
 def _message(item: Json, where: str) -> Message:
     role: Any = item.get("role")
-    text, media = dialect.read_content(item.get("content"), f"{where}.content")
+    text = dialect.read_content(item.get("content"), f"{where}.content")
     if role in ("system", "developer", "user"):
-        return Message("user" if role == "user" else "system", text, media)
+        return Message("user" if role == "user" else "system", text)
     if role == "tool":
-        return Message("tool", text, media, tool_call_id=str(item.get("tool_call_id")))
+        return Message("tool", text, tool_call_id=str(item.get("tool_call_id")))
     if role != "assistant":
         raise RefusedError.invalid(f"{where}.role is {role!r:.80}, expected system, developer, user, assistant or tool")
     calls = []
@@ -53,7 +53,9 @@ def _message(item: Json, where: str) -> Message:
         function = dialect.read_object(call.get("function"), f"{where}.tool_calls[{index}].function")
         calls.append(dialect.read_arguments(function.get("arguments"), function.get("name", ""), call.get("id")))
     thinking = item.get("reasoning_content") or item.get("reasoning")
-    return Message("assistant", text, media, tuple(calls), reasoning=thinking if isinstance(thinking, str) else None)
+    return Message(
+        "assistant", text, tool_calls=tuple(calls), reasoning=thinking if isinstance(thinking, str) else None
+    )
 
 
 def write(body: Json, answer: Answer) -> Json:
@@ -73,7 +75,7 @@ def write(body: Json, answer: Answer) -> Json:
 
 
 def write_message(message: Message) -> Json:
-    """A message in OpenAI's form. Images are left out of a task: an agent gets them from where the task has them."""
+    """A message in OpenAI's form, without images."""
     written: Json = {"role": message.role, "content": message.content}
     if message.tool_calls:
         written["content"] = message.content or None

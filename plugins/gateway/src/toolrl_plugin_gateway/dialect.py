@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
-from urllib.parse import unquote_to_bytes
 
-from toolrl.types import IMAGE_MARK, CallError, Media, Message, ToolCall, ToolSpec, Turn
+from toolrl.types import CallError, Message, ToolCall, ToolSpec, Turn
 
 Json = dict[str, Any]
 Event = tuple[str | None, Json | str]
@@ -146,41 +143,21 @@ def read_arguments(text: Any, name: str, id: Any) -> ToolCall:  # noqa: A002
     return ToolCall(str(name), {}, id=str(id or ""), raw=str(text))
 
 
-def read_content(content: Any, what: str) -> tuple[str, tuple[Media, ...]]:
-    """Text and images of a message in any dialect; parts are joined by line ends. Raises RefusedError."""
+def read_content(content: Any, what: str) -> str:
+    """Text of a message in any dialect; parts are joined by line ends. Raises RefusedError for what is no text."""
     if content is None or isinstance(content, str):
-        return content or "", ()
-    texts, media = [], []
+        return content or ""
+    texts = []
     for index, part in enumerate(read_list(content, what)):
         match part:
             case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
                 texts.append(text)
             case {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
-            case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
-                media.append(_image(url, what))
-                texts.append(IMAGE_MARK)
-            case {"type": "input_image", "image_url": str(url)}:
-                media.append(_image(url, what))
-                texts.append(IMAGE_MARK)
-            case {"type": "image", "source": {"type": "base64", "data": str(data)}}:
-                media.append(_image(f"data:image;base64,{data}", what))
-                texts.append(IMAGE_MARK)
             case _:
                 kind = f"{what}[{index}] of type {part.get('type')!r:.80}"
-                raise RefusedError.invalid(f"{kind} is not supported: send text, or images as data URLs")
-    return "\n".join(texts), tuple(media)
-
-
-def _image(url: str, what: str) -> Media:
-    head, _, data = url.partition(",")
-    if not head.startswith("data:"):
-        raise RefusedError.invalid(f"{what} has an image at {url!r:.80}: send it as a data URL")
-    try:
-        decoded = base64.b64decode(data, validate=True) if head.endswith(";base64") else unquote_to_bytes(data)
-    except (binascii.Error, ValueError) as error:
-        raise RefusedError.invalid(f"{what} has an image that can't be decoded: {error}") from None
-    return Media("image", decoded)
+                raise RefusedError.invalid(f"{kind} is not supported: send text")
+    return "\n".join(texts)
 
 
 def named_tools(messages: Iterable[Message]) -> list[Message]:
@@ -190,9 +167,7 @@ def named_tools(messages: Iterable[Message]) -> list[Message]:
     for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
         if message.role == "tool" and message.name is None:
-            message = Message(
-                "tool", message.content, message.media, (), message.tool_call_id, names.get(message.tool_call_id)
-            )
+            message = replace(message, name=names.get(message.tool_call_id))
         named.append(message)
     return named
 

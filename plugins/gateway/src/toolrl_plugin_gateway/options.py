@@ -64,17 +64,3 @@ class CommandOptions(HarnessOptions):
         "Nothing else of the run's environment reaches it.",
     )
     processes: int = Field(32, ge=1, description="Processes that run at once; further episodes wait.")
-
-
-class ExternalOptions(HarnessOptions):
-    """Options of the harness `external`."""
-
-    host: str = Field(
-        "127.0.0.1", description="The address to listen on; `0.0.0.0` for other machines, in a network that is trusted."
-    )
-    port: int = Field(8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
-    key: str | None = Field(
-        None,
-        min_length=8,
-        description="What requests for episodes carry, such as `${GATEWAY_KEY}`. Without it a random key is logged.",
-    )

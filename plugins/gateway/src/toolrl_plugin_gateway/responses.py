@@ -28,7 +28,7 @@ def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
         raise RefusedError.invalid(f"previous_response_id {before!r:.80} is of no response of this episode")
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else dialect.read_list(given, "input")
-    system, _ = dialect.read_content(body.get("instructions"), "instructions")
+    system = dialect.read_content(body.get("instructions"), "instructions")
     instructions = [Message("system", system)] if system else []
     messages = [*instructions, *responses.get(str(before), ()), *_messages(items)]
     if not messages:
@@ -60,8 +60,8 @@ def _messages(items: list[Json]) -> Iterator[Message]:
             if turn is not None and (turn.content or turn.tool_calls):
                 yield turn
                 turn = None
-            text, media = dialect.read_content(item.get("content"), f"{where}.content")
-            turn = replace(turn or Message("assistant"), content=text, media=media)
+            text = dialect.read_content(item.get("content"), f"{where}.content")
+            turn = replace(turn or Message("assistant"), content=text)
         else:
             if turn is not None:
                 yield turn
@@ -78,13 +78,13 @@ def _reasoning(item: Json, where: str) -> str:
 
 def _given(item: Json, kind: Any, where: str) -> Message:
     if kind == "function_call_output":
-        text, media = dialect.read_content(item.get("output"), f"{where}.output")
-        return Message("tool", text, media, tool_call_id=str(item.get("call_id")))
+        text = dialect.read_content(item.get("output"), f"{where}.output")
+        return Message("tool", text, tool_call_id=str(item.get("call_id")))
     role = item.get("role")
     if kind != "message" or role not in ("system", "developer", "user"):
         raise RefusedError.invalid(f"{where} of type {kind!r:.80} and role {role!r:.80} is not supported")
-    text, media = dialect.read_content(item.get("content"), f"{where}.content")
-    return Message("user" if role == "user" else "system", text, media)
+    text = dialect.read_content(item.get("content"), f"{where}.content")
+    return Message("user" if role == "user" else "system", text)
 
 
 def write(body: Json, answer: Answer) -> Json:
