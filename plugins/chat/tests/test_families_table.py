@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import families_table
 import pytest
-from chat_families import REAL_NAMES, TRL_NAMES, format_of
+from chat_families import REAL_NAMES, TRL_NAMES
 
 TOKENIZERS = {"deepseek_v3", "gpt2", "llama3_2", "qwen2_5", "qwen3"}
 
@@ -31,12 +31,3 @@ def test_every_bundled_template_is_in_the_table() -> None:
     if families_table.bundle() not in page:
         pytest.skip(f"the table was made with another version than {families_table.bundle()}")
     assert [name for name in TRL_NAMES if f"`{name}`" not in page] == []
-
-
-@pytest.mark.skipif(not TRL_NAMES, reason="no trl is installed")
-def test_what_the_table_says_of_a_family() -> None:
-    qwen = families_table.row("trl:qwen3")
-    assert (qwen.tools, qwen.calls, qwen.parser) == ("the template's own", "several", "`hermes`")
-    assert qwen.reasons == "several questions: earlier turns are shown otherwise"
-    assert families_table.row("trl:deepseekv3").canonical == "nothing to compare"
-    assert format_of("trl:gptoss").abilities.parallel is False
