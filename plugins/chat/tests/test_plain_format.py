@@ -43,7 +43,6 @@ def test_preamble_options(base_tokenizer: Any, calculator: ToolSpec) -> None:
     assert text(question).startswith("Tools:\ncalculator(expression: string): Exact arithmetic.\n<tool_call>")
     assert "You may call one or more functions" in text(question, preamble_style="full")
     assert text(question, preamble=False).startswith("User: 2*3?")
-    assert text(question, preamble_text="Use {tools}").startswith("Use calculator(")
     assert text(Message("system", "Be brief."), question).startswith("Be brief.\n\nTools:\n")
 
 

@@ -9,7 +9,7 @@ import pytest
 from toolrl.types import CallError, ToolCall, ToolSpec
 from toolrl_plugin_qwen.hermes import HermesParser
 from toolrl_plugin_qwen.mend import MAX_MENDED
-from toolrl_plugin_qwen.options import HermesOptions
+from toolrl_plugin_qwen.options import QwenOptions
 
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 SUB = '<tool_call>\n{"name": "sub", "arguments": {"b": 2}}\n</tool_call>'
@@ -20,7 +20,7 @@ def block(body):
 
 
 def parse(text, *, stopped_by=None, prefilled_thinking=False, tools=(), **options):
-    parser = HermesParser(HermesOptions(**options))
+    parser = HermesParser(QwenOptions(**options))
     turn = parser.parse(text, tools=tools, stopped_by=stopped_by, prefilled_thinking=prefilled_thinking)
     assert all(item.raw == text[slice(*item.span)] for item in turn.items)
     assert turn.content == "".join(text[slice(*span)] for span in turn.content_spans)

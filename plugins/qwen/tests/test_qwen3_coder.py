@@ -7,7 +7,7 @@ import pytest
 from toolrl.types import CallError, ToolCall, ToolSpec
 from toolrl_plugin_qwen.coercion import coerce
 from toolrl_plugin_qwen.mend import MAX_MENDED
-from toolrl_plugin_qwen.options import Qwen3CoderOptions
+from toolrl_plugin_qwen.options import QwenOptions
 from toolrl_plugin_qwen.qwen3_coder import Qwen3CoderParser
 from toolrl_plugin_qwen.values import QUOTED
 
@@ -37,7 +37,7 @@ def call(*values, name="edit"):
 
 
 def parse(text, *, stopped_by=None, **options):
-    turn = Qwen3CoderParser(Qwen3CoderOptions(**options)).parse(text, tools=TOOLS, stopped_by=stopped_by)
+    turn = Qwen3CoderParser(QwenOptions(**options)).parse(text, tools=TOOLS, stopped_by=stopped_by)
     assert all(item.raw == text[slice(*item.span)] for item in turn.items)
     assert turn.content == "".join(text[slice(*span)] for span in turn.content_spans)
     return turn

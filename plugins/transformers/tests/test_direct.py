@@ -13,7 +13,7 @@ from toolrl.errors import EngineError
 from toolrl_plugin_transformers import check as check_module
 from toolrl_plugin_transformers import direct
 from toolrl_plugin_transformers.cache import SlotCache
-from toolrl_plugin_transformers.check import check, verify
+from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.direct import Direct
 from toolrl_plugin_transformers.model import ModelRunner
 
@@ -137,7 +137,3 @@ def test_where_it_is_wrong_the_module_is_used(
         assert verify(runner) < 1e-4
     assert runner.direct is None
     assert "the module itself is used" in caplog.text
-
-
-def test_the_doctors_check_says_what_it_found() -> None:
-    assert "agrees with a plain forward pass" in check()

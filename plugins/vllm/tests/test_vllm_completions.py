@@ -200,7 +200,7 @@ async def test_the_only_model_is_taken_and_a_sample_comes_back() -> None:
             await engine.generate((1, 2), Sampling(63), session="a")
         with pytest.raises(EngineError, match="before the temperature"):
             await engine.generate((1, 2), Sampling(4, temperature=0.5), session="a")
-        with pytest.raises(EngineError, match="no sampling masks"):
+        with pytest.raises(EngineError, match="records no sampling masks"):
             await engine.generate((1, 2), Sampling(4, top_k=3, keep_masks=True), session="a")
         with pytest.raises(EngineError, match="no images"):
             await engine.generate((1,), Sampling(4), session="a", media=[object()])

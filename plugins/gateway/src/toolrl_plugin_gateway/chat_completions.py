@@ -15,7 +15,7 @@ _FINISH = {"calls": "tool_calls", "length": "length", "stop": "stop"}
 
 
 def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
-    """See Dialect."""
+    """See `dialect`."""
     if body.get("n") not in (None, 1):
         raise RefusedError.invalid(f"n is {body['n']!r:.80}: one answer a request; ask several times")
     wanted = body.get("response_format")
@@ -59,7 +59,7 @@ def _message(item: Json, where: str) -> Message:
 
 
 def write(body: Json, answer: Answer) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     message = write_message(
         Message("assistant", answer.text, tool_calls=tuple(answer.calls), reasoning=answer.turn.reasoning)
     )
@@ -95,7 +95,7 @@ def write_message(message: Message) -> Json:
 
 
 def stream(body: Json, response: Json) -> Iterator[Event]:
-    """See Dialect."""
+    """See `dialect`."""
     head = {name: response[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     (choice,) = response["choices"]
     message = dict(choice["message"])
@@ -113,6 +113,6 @@ def stream(body: Json, response: Json) -> Iterator[Event]:
 
 
 def error(status: int, code: str, message: str) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}

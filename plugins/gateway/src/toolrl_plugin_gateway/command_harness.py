@@ -14,9 +14,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Outcome
@@ -52,11 +51,7 @@ class CommandHarness(GatewayHarness):
             raise ConfigError(f"there is no program {' '.join(words[:1])!r} on PATH", where=f"{context.where}.command")
         if options.folder is not None and not Path(options.folder).is_dir():
             raise ConfigError(f"there is no folder {options.folder!r}", where=f"{context.where}.folder")
-        self._places = asyncio.Semaphore(options.processes)
-
-    def place(self, session: Session) -> AbstractAsyncContextManager[Any]:
-        """See GatewayHarness."""
-        return self._places
+        self.places = asyncio.Semaphore(options.processes)
 
     async def run(self, session: Session) -> Outcome:
         """See GatewayHarness. Raises AgentError."""

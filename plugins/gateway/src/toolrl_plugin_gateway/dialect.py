@@ -1,17 +1,29 @@
-"""What the dialects share: a question to the model, its answer, and how parts of messages are read."""
+"""What the dialects share: a question to the model, its answer, and how parts of messages are read.
+
+A dialect is one API, a module with these functions:
+
+    read(body, responses)          the question of a request's body; `responses` are conversations that it may continue
+    write(body, answer)            the response's body
+    stream(body, response)         the same as server-sent events
+    error(status, code, message)   the body of a response that refuses
+
+`read` raises RefusedError.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from types import ModuleType
+from typing import Any, Literal
 
 from toolrl.types import CallError, Message, ToolCall, ToolSpec, Turn
 
 Json = dict[str, Any]
 Event = tuple[str | None, Json | str]
 """The name and the data of a server-sent event."""
+Dialect = ModuleType
 
 
 class RefusedError(Exception):
@@ -67,27 +79,6 @@ class Answer:
     @property
     def prompt_tokens(self) -> int:
         return self.turn.segments[0].tokens[0] if self.turn.segments else 0
-
-
-class Dialect(Protocol):
-    """One API: a module with these functions."""
-
-    def read(self, body: Json, responses: Mapping[str, list[Message]]) -> Question:
-        """The question of a request's body; `responses` are the conversations that it may continue by their ids.
-        Raises RefusedError."""
-        ...
-
-    def write(self, body: Json, answer: Answer) -> Json:
-        """The response's body."""
-        ...
-
-    def stream(self, body: Json, response: Json) -> Iterable[Event]:
-        """The same as server-sent events."""
-        ...
-
-    def error(self, status: int, code: str, message: str) -> Json:
-        """The body of a response that refuses."""
-        ...
 
 
 def read_object(value: Any, what: str) -> Json:

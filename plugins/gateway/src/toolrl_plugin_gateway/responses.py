@@ -16,7 +16,7 @@ from toolrl_plugin_gateway.dialect import Answer, Event, Json, Question, Refused
 
 
 def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
-    """See Dialect."""
+    """See `dialect`."""
     wanted = dialect.read_object(body.get("text") or {}, "text").get("format")
     if wanted is not None and dialect.read_object(wanted, "text.format").get("type") != "text":
         raise RefusedError.invalid("text.format is not supported: describe the format in the prompt")
@@ -88,7 +88,7 @@ def _given(item: Json, kind: Any, where: str) -> Message:
 
 
 def write(body: Json, answer: Answer) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     done = {"status": "completed"}
     output: list[Json] = []
     if answer.turn.reasoning:
@@ -134,7 +134,7 @@ def _id(kind: str) -> str:
 
 
 def stream(body: Json, response: Json) -> Iterator[Event]:
-    """See Dialect."""
+    """See `dialect`."""
     numbers = count()
 
     def event(kind: str, **data: Any) -> Event:

@@ -14,7 +14,7 @@ from typing import Any
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
 from toolrl_plugin_vllm import packages
-from toolrl_plugin_vllm.options import BESIDE, MOST_KEPT, VllmEngineOptions
+from toolrl_plugin_vllm.options import BESIDE, VllmEngineOptions
 from toolrl_plugin_vllm.requests import new_seed
 
 GIB = 1 << 30
@@ -90,15 +90,14 @@ def arguments(
         "dtype": str(dtype).removeprefix("torch.") if dtype is not None else "auto",
         "load_format": "dummy",
         "max_num_seqs": batch,
-        "max_num_batched_tokens": max(options.prefill_tokens or (2048 if cpu else 8192), batch),
+        "max_num_batched_tokens": max(2048 if cpu else 8192, batch),
         "max_model_len": options.max_length,
         "kv_cache_memory_bytes": int(cache * GIB) if cache is not None else None,
         "gpu_memory_utilization": _memory_fraction(options, shared=shared, gpus=gpus),
         "block_size": 32 if cpu else None,
-        "enforce_eager": cpu if options.eager is None else options.eager,
+        "enforce_eager": cpu,
         "enable_prefix_caching": True,
         "logprobs_mode": "raw_logprobs",
-        "max_logprobs": MOST_KEPT,
         # Else vLLM begins a step while the one before is read. What it began with older weights it drops at an update.
         "async_scheduling": False if cpu or deterministic else None,
         "worker_extension_cls": _EXTENSION,

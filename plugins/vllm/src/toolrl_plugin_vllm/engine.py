@@ -25,7 +25,7 @@ from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import build, requests
 from toolrl_plugin_vllm.driver import Driver
-from toolrl_plugin_vllm.options import MOST_KEPT, NEEDS_TOP_K, VllmEngineOptions
+from toolrl_plugin_vllm.options import VllmEngineOptions
 from toolrl_plugin_vllm.token_engine import TokenEngine
 from toolrl_plugin_vllm.weights import WeightTransfer
 
@@ -87,8 +87,6 @@ class VllmEngine(TokenEngine):
         return engine
 
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
-        if sampling.keep_masks and (sampling.temperature == 0 or not 0 < sampling.top_k <= MOST_KEPT):
-            return f"{NEEDS_TOP_K}, and with a temperature above 0"
         return "vLLM sleeps until its weights are updated" if self._asleep else super()._problem(prompt, sampling)
 
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolrl.errors import ConfigError
 
-if TYPE_CHECKING:
-    from toolrl.config.model import RolloutConfig
-
 OWNED = {
-    "model", "tokenizer", "dtype", "seed", "max_num_seqs", "max_num_batched_tokens", "max_model_len",
-    "kv_cache_memory_bytes", "gpu_memory_utilization", "enforce_eager", "logprobs_mode", "async_scheduling",
+    "model", "tokenizer", "dtype", "seed", "max_num_seqs", "max_model_len",
+    "kv_cache_memory_bytes", "gpu_memory_utilization", "logprobs_mode", "async_scheduling",
     "worker_extension_cls", "skip_tokenizer_init", "enable_prefix_caching", "speculative_config", "load_format",
     "distributed_executor_backend", "tensor_parallel_size", "device_ids", "enable_sleep_mode", "quantization",
     "enable_lora", "max_loras", "max_lora_rank", "lora_target_modules",
@@ -33,10 +30,6 @@ class VllmParserOptions(BaseModel):
     )
 
 
-MOST_KEPT = 1024
-"""Tokens that one may be drawn from, where they are recorded."""
-NEEDS_TOP_K = f"it records sampling masks with a rollout.top_k of 1 to {MOST_KEPT}, which bounds their size"
-
 BESIDE = 0.4
 """Of a GPU's memory, beside the trainer's model."""
 
@@ -53,12 +46,6 @@ class VllmEngineOptions(BaseModel):
         description="Episodes that decode at once; the others wait for a place. None takes 128 on a CPU and 512 on a "
         "GPU.",
     )
-    prefill_tokens: int | None = Field(
-        None,
-        ge=16,
-        description="Tokens computed in one step, prompts and decoding together; longer prompts are split. None takes "
-        "2048 on a CPU and 8192 on a GPU.",
-    )
     max_length: int | None = Field(
         None, ge=16, description="Tokens of an episode, prompt included. None takes what the model can attend to."
     )
@@ -74,11 +61,6 @@ class VllmEngineOptions(BaseModel):
         le=1,
         description="On a GPU the part of all memory that vLLM may take, weights included. None takes 0.4 beside the "
         "trainer, less where more than two rollout workers share a GPU, and 0.9 on `devices` of its own.",
-    )
-    eager: bool | None = Field(
-        None,
-        description="No torch.compile and no CUDA graphs. None is true on a CPU, where compiling takes minutes, and "
-        "false on a GPU.",
     )
     separate_process: bool = Field(
         False,
@@ -121,7 +103,7 @@ class VllmEngineOptions(BaseModel):
     )
     engine_args: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further arguments of vLLM's `EngineArgs` by name, such as `kv_cache_dtype`.",
+        description="Further arguments of vLLM's `EngineArgs` by name, such as `enforce_eager` or `kv_cache_dtype`.",
     )
 
     @field_validator("engine_args")
@@ -137,10 +119,6 @@ class VllmEngineOptions(BaseModel):
 
         if packages.folder() is None:
             raise ConfigError(f"needs vLLM, which isn't installed: {packages.INSTALL}")
-
-    def sampling_problem(self, rollout: RolloutConfig) -> str | None:
-        """Why it can't sample and record sampling masks like this, or None."""
-        return None if 0 < rollout.top_k <= MOST_KEPT else NEEDS_TOP_K
 
     @property
     def parts(self) -> int:

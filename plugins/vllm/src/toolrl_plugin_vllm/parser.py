@@ -3,13 +3,12 @@
 They are vLLM's code, and read a turn as vLLM's server would: what it passes over in silence there would be a lost call
 here. So whatever they raise becomes one malformed call, and so does a turn that has a call's opening mark and gives no
 call, and one too long for code that needn't be linear. vLLM doesn't say where a call stood: spans are found by the
-calls' names, and reach from one opening to the next.
+calls' names.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -108,7 +107,7 @@ class VllmParser(ToolParser):
             return _final(text, thought, reasoning)
         items = tuple(
             self._item(name, arguments, text, span)
-            for (name, arguments), span in zip(calls, _spans(text, thought, content, calls), strict=True)
+            for (name, arguments), span in zip(calls, _spans(text, thought, calls), strict=True)
         )
         return ParsedTurn(items, content, reasoning, status="calls")
 
@@ -160,24 +159,12 @@ def _request(tools: Sequence[ToolSpec]) -> Any:
     return ChatCompletionRequest(model="model", messages=[], tools=functions or None)
 
 
-def _spans(text: str, start: int, content: str, calls: Sequence[tuple[str, Any]]) -> list[Span]:
-    """Where the calls stand, in order and without overlap."""
-    said = content.rstrip()
-    begin = start + len(said) if said and text.startswith(said, start) else start
-    while begin < len(text) and text[begin].isspace():
-        begin += 1
-    places, position = [], begin
+def _spans(text: str, start: int, calls: Sequence[tuple[str, Any]]) -> list[Span]:
+    """Where the calls stand: each from the line of its name on, in order and without overlap."""
+    cuts, position = [], start
     for name, _ in calls:
         found = text.find(name, position)
-        places.append(found if found >= 0 else position)
-        position = places[-1] + (len(name) if found >= 0 else 0)
-    opening = text[begin : places[0]]
-    cuts = [begin]
-    for before, place in itertools.pairwise(places):
-        # The next call opens as the first did, or with the same mark and other white space.
-        own = place - len(opening)
-        if not text.startswith(opening, max(own, before)):
-            mark = opening.split("\n")[0].strip()
-            own = text.rfind(mark, before, place) if mark else place
-        cuts.append(min(max(own, before, cuts[-1]), place))
+        place = found if found >= 0 else position
+        cuts.append(max(text.rfind("\n", position, place) + 1, position) if cuts else start)
+        position = place + (len(name) if found >= 0 else 0)
     return list(zip(cuts, [*cuts[1:], len(text)], strict=True))

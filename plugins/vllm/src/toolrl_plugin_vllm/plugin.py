@@ -20,7 +20,7 @@ def toolrl_engines() -> Iterable[Component[RolloutEngine]]:
         "toolrl_plugin_vllm.engine:VllmEngine",
         summary="vLLM in the trainer's process or beside it; each weight update is checked against the trainer.",
         options="toolrl_plugin_vllm.options:VllmEngineOptions",
-        check="toolrl_plugin_vllm.check:check",
+        check="toolrl_plugin_vllm.packages:check",
     )
     yield Component(
         "openai",

@@ -66,8 +66,6 @@ class OpenaiEngine(TokenEngine):
         self._open.set()
 
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
-        if sampling.keep_masks:
-            return "the engine openai records no sampling masks"
         if self.options.dialect == "vllm" and not self.options.worker_extension and sampling.temperature not in (0, 1):
             return (
                 f"the server's log-probabilities are those before the temperature, and it is {sampling.temperature:g}"

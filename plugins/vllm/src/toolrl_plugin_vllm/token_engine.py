@@ -114,6 +114,8 @@ class TokenEngine(ABC):
         """Why a request can't be served, or None."""
         if not prompt:
             return "the prompt is empty"
+        if sampling.keep_masks:
+            return "this engine records no sampling masks"
         if sampling.max_new_tokens < 1:
             return f"max_new_tokens is {sampling.max_new_tokens}, expected 1 or more"
         if not 0 <= sampling.temperature < float("inf"):

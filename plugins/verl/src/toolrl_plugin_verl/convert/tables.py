@@ -126,7 +126,7 @@ REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
             "actor_rollout_ref.rollout.skip_tokenizer_init", "actor_rollout_ref.rollout.prometheus.",
             "actor_rollout_ref.rollout.disable_log_stats", "actor_rollout_ref.rollout.data_parallel_size",
         ),
-        "a setting of verl's inference engine; the engine `vllm` has `tensor_parallel`, `memory_fraction`, `eager`, "
+        "a setting of verl's inference engine; the engine `vllm` has `tensor_parallel`, `memory_fraction`, "
         "`sleep_level` and `max_batch`",
     ),
     (("actor_rollout_ref.actor.ulysses_sequence_parallel_size",),
