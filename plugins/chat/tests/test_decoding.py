@@ -72,15 +72,6 @@ def _offsets_hold(tokenizer: Any, ids: list[int], offsets: tuple[int, ...], text
     assert position == len(data)
 
 
-def test_a_broken_character_is_a_character_of_its_own(tokenizers: Any) -> None:
-    tokenizer = tokenizers["qwen"]
-    party = tokenizer("🎉", add_special_tokens=False)["input_ids"]
-    letter = tokenizer("b", add_special_tokens=False)["input_ids"]
-    decoded = decoder_of(tokenizer)([*party[:2], *letter])
-    assert decoded.text == "\N{REPLACEMENT CHARACTER}b"
-    assert decoded.offsets == (0, 0, 1, 2)
-
-
 def test_the_end_mark_has_no_text(build: Build, tokenizers: Any) -> None:
     chat, tokenizer = build("qwen"), tokenizers["qwen"]
     ids = tokenizer("the<|im_end|>answer<|end|><|im_end|>", add_special_tokens=False)["input_ids"]

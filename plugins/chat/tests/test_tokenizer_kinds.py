@@ -99,18 +99,6 @@ def test_a_result_inside_a_turn_gets_no_blank_of_its_own(name: str, formats: dic
     assert chat.decode((*sampled, *chat.inline("is"))).text.strip() == "the answer ```is"
 
 
-def test_text_in_another_normal_form_stays_canonical(formats: dict[str, TemplateFormat]) -> None:
-    messages = [
-        Message("user", "cafe\u0301"),
-        Message("assistant", "\u0301nai\u0308ve"),
-        Message("user", "\u00e9"),
-        Message("assistant", "\ufb01ne"),
-    ]
-    for name in ("byte level, composed", "byte level, decomposed"):
-        ids, whole = formats[name].turn_by_turn(messages, []), formats[name].whole(messages, [])
-        assert whole[: len(ids)] == ids
-
-
 # End tokens that the model's folder names.
 
 

@@ -107,34 +107,6 @@ def test_a_preamble_where_the_renderer_ignores_tools(name: str, format_of: Any, 
     assert "TOOL" not in chat.decode(chat.open([Message("user", "x")], ()).ids).text
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "thinking"),
-    [
-        ("qwen3", {}, False),
-        ("qwen3.5", {}, True),
-        ("qwen3.5", {"enable_thinking": False}, False),
-        ("glm-5", {}, True),
-        ("kimi-k2.5", {}, True),
-        ("kimi-k2.5", {"thinking": False}, False),
-        ("deepseek-r1", {}, True),
-        ("deepseek-v4", {"enable_thinking": True}, True),
-        ("hy3", {"reasoning_effort": "high"}, True),
-        ("hy3", {}, False),
-        ("minimax-m2", {}, True),
-        ("gpt-oss", {}, True),
-        ("llama-3", {}, False),
-    ],
-)
-def test_whether_a_prompt_opens_thinking(
-    name: str, options: dict[str, Any], thinking: bool, format_of: Any, look: ToolSpec
-) -> None:
-    chat = format_of(name, **options)
-    assert chat.open([Message("user", "x")], ()).in_thinking == thinking
-    assert chat.bridge((), [Message("user", "x")], ()).in_thinking == thinking
-    result = Message("tool", "4", tool_call_id="functions.look:0", name="look")
-    assert chat.bridge((), [result], (look,)).in_thinking == thinking
-
-
 @pytest.mark.parametrize("name", ["kimi-k2", "kimi-k2.5"])
 def test_results_repeat_the_ids_that_the_model_gave(name: str, format_of: Any, look: ToolSpec) -> None:
     """Kimi writes `functions.NAME:INDEX` into a call and reads it in the result; toolrl's own ids are nothing to it."""

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolrl.types import CallError, Decoded, Message, ToolCall, ToolSpec
-from toolrl_plugin_renderers.bounds import MAX_MARKS
 from toolrl_plugin_renderers.families import FAMILIES
+from toolrl_plugin_renderers.parser import MAX_MARKS
 from toolrl_testing.checks import parsers
 
 every = pytest.mark.parametrize("name", FAMILIES)

@@ -14,7 +14,6 @@ import torch
 import transformers
 
 from toolrl.errors import EngineError
-from toolrl.protocols import BuildContext
 from toolrl.types import Sampling
 from toolrl_plugin_transformers.batch import Batch
 from toolrl_plugin_transformers.engine import TransformersEngine
@@ -266,31 +265,6 @@ async def test_impossible_requests_are_refused(
         with pytest.raises(EngineError, match=words):
             await running.generate(prompt, sampling, session="a")
         assert (await running.generate([1], Sampling(2), session="a")).finish == "length"
-
-
-async def test_one_generation_a_session(qwen3: Any, engine: Any) -> None:
-    async with engine(qwen3) as running:
-        first = asyncio.create_task(running.generate([1], Sampling(50), session="a"))
-        await asyncio.sleep(0)
-        with pytest.raises(EngineError, match="already"):
-            await running.generate([1], Sampling(3), session="a")
-        assert len((await first).ids) == 50
-
-
-async def test_before_start_and_after_stop(qwen3: Any, engine: Any, weights: Any) -> None:
-    unstarted = TransformersEngine(None, BuildContext("transformers", weights=weights(qwen3)))
-    with pytest.raises(EngineError, match="not started"):
-        await unstarted.generate([1], Sampling(3), session="a")
-    await unstarted.stop()
-    async with engine(qwen3) as running:
-        job = asyncio.create_task(running.generate([1], Sampling(250), session="a"))
-        await asyncio.sleep(0.02)
-    with pytest.raises(EngineError, match="stopped"):
-        await job
-    with pytest.raises(EngineError, match="stopped"):
-        await running.generate([1], Sampling(3), session="a")
-    await running.close("a")
-    await running.stop()
 
 
 async def test_a_failing_model_fails_every_request_and_hangs_none(qwen3: Any, engine: Any) -> None:

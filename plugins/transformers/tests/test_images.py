@@ -156,21 +156,6 @@ async def test_the_same_picture_is_computed_once(model: Any, engine: Any) -> Non
         assert running._started().batch.prefilled >= 2 * len(ids) - 2
 
 
-async def test_new_weights_read_the_pictures_anew(model: Any, engine: Any) -> None:
-    async with engine(model) as running:
-        ids, media = prompt_of(TWO, model)
-        half_done = asyncio.create_task(
-            running.generate(ids, Sampling(max_new_tokens=40, seed=1), session="a", media=media)
-        )
-        while running._started().batch.sampled < 3:  # noqa: ASYNC110 - the engine's thread counts
-            await asyncio.sleep(0)
-        async with running.hold():
-            await running.update_weights(running._weights, 1)
-        generation = await half_done
-        assert set(generation.versions) == {0, 1}
-        check(model, ids, media, generation)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_a_placeholder_is_never_sampled(model: Any, engine: Any, temperature: float) -> None:
     async with engine(model) as running:
@@ -197,13 +182,3 @@ async def test_pictures_for_a_model_of_text_are_refused(build: Any, engine: Any,
         with pytest.raises(EngineError, match="the model takes none"):
             await running.generate(ids, SETTINGS, session="a", media=media)
         assert (await running.generate(PLAIN, SETTINGS, session="a")).ids
-
-
-async def test_spans_beyond_the_prompt_are_refused(model: Any, engine: Any) -> None:
-    async with engine(model) as running:
-        ids, media = prompt_of(ONE, model)
-        with pytest.raises(EngineError, match="an image stands at tokens"):
-            await running.generate(ids, SETTINGS, session="a", media=[media[0].moved(900)])
-        strange = MediaInput("image", media[0].span, media[0].key, media[0].tensors, {"token_type_ids": (1,)})
-        with pytest.raises(EngineError, match="both ways"):
-            await running.generate(ids, SETTINGS, session="a", media=[strange])

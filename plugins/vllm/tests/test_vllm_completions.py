@@ -206,18 +206,6 @@ async def test_the_only_model_is_taken_and_a_sample_comes_back() -> None:
             await engine.generate((1,), Sampling(4), session="a", media=[object()])
 
 
-async def test_a_model_has_to_be_named_where_there_are_several() -> None:
-    async with serving() as server:
-        server.models = [{"id": "a"}, {"id": "b"}]
-        with pytest.raises(EngineError, match="it serves a, b"):
-            await build(server.url).start()
-        with pytest.raises(EngineError, match="no model 'c'"):
-            await build(server.url, model="c").start()
-        async with started(server, model="b") as engine:
-            await engine.generate((1,), Sampling(4), session="a")
-            assert server.asked[-1][1]["model"] == "b"
-
-
 @pytest.mark.parametrize("extension", [False, True])
 async def test_weights_go_by_a_folder_and_the_cache_is_emptied(
     weights: FakeWeights, tmp_path: Path, extension: bool

@@ -60,17 +60,6 @@ async def test_a_process_that_dies_fails_what_is_under_way_and_leaves_nothing(
 
 
 @needs_vllm
-async def test_a_process_that_dies_between_requests_is_found_at_the_next(engine: Any) -> None:
-    async with engine(make_model(), separate_process=True) as running:
-        await running.generate(PROMPT, Sampling(4, seed=1), session="a")
-        (worker,) = workers()
-        worker.kill()
-        with pytest.raises(EngineError, match="vLLM failed"):
-            await asyncio.wait_for(running.generate(PROMPT, Sampling(4, seed=1), session="a"), 240)
-    assert not workers()
-
-
-@needs_vllm
 @pytest.mark.parametrize(("family", "tied"), [("qwen3", True), ("llama", False)])
 async def test_two_processes_share_a_model(
     engine: Any, tokenizer: Any, tmp_path: Path, family: str, tied: bool

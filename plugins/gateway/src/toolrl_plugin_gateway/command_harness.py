@@ -29,7 +29,7 @@ GUARD_SECONDS = 5.0
 """How long the guard may take to end everything, before it is killed itself."""
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 _MOST_OUTPUT = 1 << 20
-"""Bytes of stdout, and of stderr, that are kept: the last ones. Of an answer in a file, the first ones."""
+"""Bytes of stdout, and of stderr, that are kept: the last ones."""
 _SHOWN = 2000
 """Characters of output in a message."""
 
@@ -71,7 +71,7 @@ class CommandHarness(GatewayHarness):
             if status:
                 said = (err.strip() or out.strip())[-_SHOWN:]
                 raise AgentError(f"{shlex.join(self._command)!r} {_status(status)}" + (f":\n{said}" if said else ""))
-            return Outcome(self._answer(folder, out))
+            return Outcome(out.strip() if self._options.answer == "stdout" else None)
 
     def _access(self, session: Session) -> dict[str, str]:
         """How SDKs find the gateway."""
@@ -85,20 +85,6 @@ class CommandHarness(GatewayHarness):
             "ANTHROPIC_API_KEY": session.key,
             "ANTHROPIC_MODEL": MODEL,
         }
-
-    def _answer(self, folder: Path, out: str) -> str | None:
-        name = self._options.answer
-        if name is None:
-            return None
-        if name == "stdout":
-            return out.strip()
-        with contextlib.suppress(OSError, RuntimeError):  # The latter for links in a circle.
-            file = (folder / name).resolve()
-            # A pipe would hold up the run, and a link may lead to what the model mustn't read.
-            if file.is_file() and file.is_relative_to(folder.parent.resolve()):
-                with file.open("rb") as opened:
-                    return opened.read(_MOST_OUTPUT).decode(errors="replace").strip()
-        return None
 
     @asynccontextmanager
     async def _folder(self) -> AsyncIterator[Path]:

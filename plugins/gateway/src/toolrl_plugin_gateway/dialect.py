@@ -175,10 +175,3 @@ def encode_events(events: Iterable[Event]) -> bytes:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         lines.append(f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n")
     return "".join(lines).encode(errors="replace")
-
-
-IGNORED = {
-    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "logit_bias", "seed", "logprobs", "top_logprobs", "reasoning_effort", "reasoning", "tool_choice",
-}  # fmt: skip
-"""Fields that ask for another sampling than the run's."""

@@ -50,10 +50,8 @@ class CommandOptions(HarnessOptions):
     stdin: Literal["task", "prompt", "nothing"] = Field(
         "task", description="What stands on stdin: the task as JSON, the text of its last user message, or nothing."
     )
-    answer: str | None = Field(
-        None,
-        description="Where the final answer is found: `stdout`, or a file in the folder of the process. Without it the "
-        "rewards read the model's last turn.",
+    answer: Literal["stdout"] | None = Field(
+        None, description="stdout is the final answer. Without it the rewards read the model's last turn."
     )
     folder: str | None = Field(
         None, description="A folder that is copied: each process starts in a copy of its own, else in an empty folder."

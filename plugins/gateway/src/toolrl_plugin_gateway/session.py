@@ -12,7 +12,7 @@ from typing import Any
 from toolrl.errors import ChatFormatError, ContextFullError, EpisodeEndedError, ToolError, TurnsExhaustedError
 from toolrl.protocols import EpisodeContext, Model
 from toolrl.types import Message, Score, StopReason, Task
-from toolrl_plugin_gateway.dialect import IGNORED, Answer, Dialect, Json, RefusedError
+from toolrl_plugin_gateway.dialect import Answer, Dialect, Json, RefusedError
 
 CLOSE_SECONDS = 1.0
 """How long the handlers of an ended episode may take to send their last bytes."""
@@ -39,7 +39,7 @@ class Session:
     """By model name: who is asked; `agent` for names that aren't there."""
     key: str = field(default_factory=lambda: f"sk-toolrl-{secrets.token_hex(16)}")
     counts: Counter[str] = field(default_factory=Counter)
-    """`requests`, `replayed`, `refused`, `lost`, `ignored/<field>`."""
+    """`requests`, `replayed`, `refused`, `lost`."""
     score: Score | None = None
     """What the agent itself reported."""
     stop: StopReason | None = None
@@ -58,9 +58,6 @@ class Session:
         if known is not None and retried and not _gone(known.task):
             self.counts["replayed"] += 1
             return known
-        for name in IGNORED & body.keys():
-            if body[name] is not None and body[name] is not False and body[name] != "auto":
-                self.counts[f"ignored/{name}"] += 1
         reply = self._replies[digest] = Reply(asyncio.create_task(self.ask(dialect, body)))
         reply.task.add_done_callback(_gone)  # Its exception is retrieved, though its client may have left.
         return reply
