@@ -86,7 +86,6 @@ def test_the_end_mark_has_no_text(build: Build, tokenizers: Any) -> None:
 
 def test_a_decoder_without_a_table(words_only: Any) -> None:
     decoder = Decoder(words_only)
-    assert not decoder.spelled
     decoded = decoder([1, 2, 3])
     assert decoded.text == own(words_only, [1, 2, 3]) == "one two three"
     assert decoded.offsets == (0, 3, 7, 13)

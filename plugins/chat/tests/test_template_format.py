@@ -128,14 +128,6 @@ def test_thinking_stays_as_sampled_where_the_template_strips_it(build: Build, to
     assert any("rewrites earlier turns" in remark for remark in chat.check([]))
 
 
-def test_no_tools_are_no_tools(build: Build, tokenizers: Any) -> None:
-    """An empty list is not handed to the template, which may write a heading with nothing under it."""
-    chat = build("qwen", chat_template="{{ 'LIST' if tools is not none }}" + tokenizers["qwen"].chat_template)
-    text = tokenizers["qwen"].decode(chat.open([Message("user", "Hi")], []).ids)
-    assert "LIST" not in text
-    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-
-
 # What can't be done is said before a run.
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -142,14 +141,3 @@ async def test_256_episodes_at_once(rig: Any, agent: str) -> None:
 
     assert {(it.answer, it.failure, len(it.trajectories), len(it.turns)) for it in episodes} == {("8", None, 1, 2)}
     assert engine.most_at_once > 128
-
-
-async def test_a_cancelled_run_leaves_nothing(rig: Any, agent: str) -> None:
-    harness = PythonHarness(PythonOptions(target=f"{agent}:play"), make_build_context("python"))
-    engine = ScriptedEngine(lambda prompt: "late", latency=60)
-    running = asyncio.create_task(rig.episodes(harness, engine))
-    await rig.until(lambda: engine._running)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert not engine._running

@@ -68,7 +68,6 @@ async def test_a_stream_gives_what_the_whole_response_gives(rig: Any) -> None:
     [
         ({"previous_response_id": "resp_0"}, "of no response of this episode"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-        ({"background": True}, "background is not supported"),
         ({"tools": [{"type": "web_search"}]}, "function tools"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference'"),
         ({"input": []}, "input is empty"),

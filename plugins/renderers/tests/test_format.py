@@ -135,11 +135,3 @@ def test_what_a_message_loses_is_refused(format_of: Any) -> None:
         format_of("qwen3").say(Message("assistant", "x<|im_end|>y"))
     with pytest.raises(ChatFormatError, match="can't be sampled"):
         format_of("qwen3").say(Message("user", "x"))
-
-
-def test_what_a_family_refuses_is_told(format_of: Any, look: ToolSpec) -> None:
-    calls = (ToolCall("look", {}, id="call_1"), ToolCall("look", {}, id="call_2"))
-    with pytest.raises(ChatFormatError, match="single tool call") as caught:
-        format_of("llama-3").say(Message("assistant", "", tool_calls=calls))
-    assert "renderer 'llama-3'" in str(caught.value)
-    assert any("one call a turn" in remark for remark in format_of("llama-3").check((look,)))

@@ -53,7 +53,7 @@ def test_auto_goes_by_the_name_of_the_model(tokenizer_of: Any) -> None:
         def __call__(self, *args: Any, **more: Any) -> Any:
             return tokenizer_of("qwen3")(*args, **more)
 
-    assert RenderersFormat(None, BuildContext("renderers", tokenizer=Named("Qwen/Qwen3-8B"))).renderer == "qwen3"
+    assert RenderersFormat(None, BuildContext("renderers", tokenizer=Named("Qwen/Qwen3-8B")))._setup.name == "qwen3"
     with pytest.raises(ChatFormatError, match=r"no renderer is known for .*qwen3-0.6b") as caught:
         RenderersFormat(None, BuildContext("renderers", tokenizer=Named("./models/qwen3-0.6b")))
     assert "options: {renderer: NAME}" in str(caught.value.hint)

@@ -199,5 +199,3 @@ def test_the_probes_log_probabilities_are_read() -> None:
     assert sglang.prompt_logprobs(answer(input_token_logprobs=entries), [5, 6, 7]) == [-1.0, -2.0]
     with pytest.raises(EngineError, match="can't be verified"):
         sglang.prompt_logprobs(answer(), [5, 6, 7])
-    with pytest.raises(EngineError, match="another prompt"):
-        sglang.prompt_logprobs(answer(input_token_logprobs=entries), [5, 7, 6])

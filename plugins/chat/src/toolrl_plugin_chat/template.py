@@ -99,8 +99,6 @@ class TemplateFormat(WholeFormat):
             remarks.append("shows no system message; one stands before the user's first words instead")
         if tools and described and preamble == "auto":
             remarks.append(f"ignores {abilities.ignored}; toolrl's own preamble describes them")
-        if tools and preamble == "never" and not abilities.tools:
-            remarks.append("ignores tools and `preamble` is never: the model doesn't see its tools")
         remarks = [f"the chat template {remark}" for remark in remarks]
         thinks = self.open([Message("user", QUESTION)], tools).in_thinking
         return [*remarks, *self.rewritten_turns("the chat template", tools, thinks=thinks)]

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -38,7 +37,7 @@ class CommandHarness(GatewayHarness):
     """Follows Harness."""
 
     def __init__(self, options: CommandOptions, context: BuildContext) -> None:
-        """Raises ConfigError for a command that can't be found, or a folder that isn't there."""
+        """Raises ConfigError for a command that can't be found,"""
         super().__init__(options, context)
         self._options = options
         scripts = str(Path(sys.executable).parent)  # The programs of the run's own environment come first.
@@ -49,8 +48,6 @@ class CommandHarness(GatewayHarness):
         self._command = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
         if not words or shutil.which(self._command[0], path=self._env["PATH"]) is None:
             raise ConfigError(f"there is no program {' '.join(words[:1])!r} on PATH", where=f"{context.where}.command")
-        if options.folder is not None and not Path(options.folder).is_dir():
-            raise ConfigError(f"there is no folder {options.folder!r}", where=f"{context.where}.folder")
         self.places = asyncio.Semaphore(options.processes)
 
     async def run(self, session: Session) -> Outcome:
@@ -70,7 +67,7 @@ class CommandHarness(GatewayHarness):
             status, out, err = await _ended(words, files / stdin, folder, env)
             if status:
                 said = (err.strip() or out.strip())[-_SHOWN:]
-                raise AgentError(f"{shlex.join(self._command)!r} {_status(status)}" + (f":\n{said}" if said else ""))
+                raise AgentError(f"{shlex.join(self._command)!r} ended with status {status}:\n{said}")
             return Outcome(out.strip() if self._options.answer == "stdout" else None)
 
     def _access(self, session: Session) -> dict[str, str]:
@@ -143,9 +140,3 @@ async def _tail(stream: asyncio.StreamReader) -> str:
         kept += data
         del kept[:-_MOST_OUTPUT]
     return kept.decode(errors="replace")
-
-
-def _status(status: int) -> str:
-    with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(status - 128).name}"
-    return f"ended with status {status}"

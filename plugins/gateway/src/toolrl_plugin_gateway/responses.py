@@ -20,9 +20,6 @@ def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
     wanted = dialect.read_object(body.get("text") or {}, "text").get("format")
     if wanted is not None and dialect.read_object(wanted, "text.format").get("type") != "text":
         raise RefusedError.invalid("text.format is not supported: describe the format in the prompt")
-    for name in ("conversation", "background", "prompt"):
-        if body.get(name):
-            raise RefusedError.invalid(f"{name} is not supported: send `input`, with previous_response_id perhaps")
     before = body.get("previous_response_id")
     if before is not None and (not isinstance(before, str) or before not in responses):
         raise RefusedError.invalid(f"previous_response_id {before!r:.80} is of no response of this episode")

@@ -108,9 +108,6 @@ class Gateway:
             reply.waiting += 1
             try:
                 return await self._send(dialect, request, body, reply)
-            except (asyncio.CancelledError, ConnectionResetError):
-                session.counts["lost"] += reply.task.done()
-                raise
             finally:
                 reply.waiting -= 1
                 if not reply.waiting:  # The last client left.

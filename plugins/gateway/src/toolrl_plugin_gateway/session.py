@@ -39,7 +39,7 @@ class Session:
     """By model name: who is asked; `agent` for names that aren't there."""
     key: str = field(default_factory=lambda: f"sk-toolrl-{secrets.token_hex(16)}")
     counts: Counter[str] = field(default_factory=Counter)
-    """`requests`, `replayed`, `refused`, `lost`."""
+    """`requests`, `replayed`, `refused`."""
     score: Score | None = None
     """What the agent itself reported."""
     stop: StopReason | None = None

@@ -52,11 +52,6 @@ class RenderersParser(ToolParser):
         self._marks = reading.Marks(self._setup.family, self._setup.codec.added)
         self._encoder = TextEncoder(self._setup)
 
-    @property
-    def renderer(self) -> str:
-        """The name of the family's renderer."""
-        return self._setup.name
-
     # The protocol.
 
     def parse(

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolrl.errors import EngineError
 from toolrl.types import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
 from toolrl_plugin_transformers.model import ModelRunner
@@ -117,11 +116,9 @@ class Batch:
             self.store.drop(session)
 
     def take_over(self, module: Any) -> None:
-        """Copy another module's weights into this one's. Raises EngineError for another model's."""
-        mine, theirs = self.runner.module.state_dict(keep_vars=True), module.state_dict(keep_vars=True)
-        if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
-            raise EngineError("the new weights are another model's: their names or shapes differ")
-        for name, value in mine.items():
+        """Copy another module's weights into this one's."""
+        theirs = module.state_dict(keep_vars=True)
+        for name, value in self.runner.module.state_dict(keep_vars=True).items():
             if value is not theirs[name]:
                 value.copy_(theirs[name])
 

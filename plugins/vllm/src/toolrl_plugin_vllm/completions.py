@@ -25,8 +25,11 @@ class VllmDialect:
     name = "vLLM"
     """Of the server, for messages."""
 
-    def __init__(self, client: Client, model: str, options: OpenaiEngineOptions) -> None:
-        self._client, self._model, self._extension = client, model, options.worker_extension
+    model = ""
+    """Its name there."""
+
+    def __init__(self, client: Client, options: OpenaiEngineOptions) -> None:
+        self._client, self._extension = client, options.worker_extension
 
     async def set_up(self, known_ids: int | None) -> None:
         """Once, before anything is sampled. `known_ids` is the size of the tokenizer."""
@@ -35,12 +38,12 @@ class VllmDialect:
 
     async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int | None, version: int) -> Generation:
         """One sample."""
-        answer = await self._client.ask(PATH, body(self._model, prompt, sampling, seed))
+        answer = await self._client.ask(PATH, body(self.model, prompt, sampling, seed))
         return generation(answer, version)
 
     async def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
         """Of each token but the first."""
-        answer = await self._client.ask(PATH, probe_body(self._model, ids))
+        answer = await self._client.ask(PATH, probe_body(self.model, ids))
         return prompt_logprobs(answer, ids)
 
     async def load(self, folder: str, version: int) -> None:

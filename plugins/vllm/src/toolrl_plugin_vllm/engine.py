@@ -37,12 +37,7 @@ class VllmEngine(TokenEngine):
     """A `RolloutEngine`. Its coroutines may be called from any event loop, one loop at a time."""
 
     def __init__(self, options: VllmEngineOptions | None, context: BuildContext) -> None:
-        if context.weights is None:
-            raise EngineError(
-                f"engine {context.name!r} got no weights; vLLM is started with the trainer's",
-                where=context.where or None,
-                hint="Give BuildContext.weights.",
-            )
+        assert context.weights is not None, "vLLM is started with the trainer's"
         self.options = options or VllmEngineOptions()
         rounded = ROUNDED if self.options.quantization else None
         super().__init__(context, context.weights, self.options.tolerance or rounded)
@@ -60,8 +55,6 @@ class VllmEngine(TokenEngine):
 
     async def start(self) -> None:
         """Start vLLM, hand it the trainer's weights, and compare. Raises EngineError, ConfigError without vLLM."""
-        if self._started:
-            raise EngineError("the engine is started already")
         self._driver = Driver(self._build, build.take_down)
         try:
             await self._driver.start()

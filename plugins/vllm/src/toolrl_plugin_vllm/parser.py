@@ -34,6 +34,7 @@ class VllmParser(ToolParser):
         self._where = context.where or "parser"
         self.name = context.name.rpartition("/")[2]
         tokenizer = parser_tokenizer(options.tokenizer, context, f"vLLM's parser {self.name!r}")
+        self._form = f"the form {self.name!r}"
         self._kind = self._find()
         # Each parser asks for the vocabulary, which takes a tokenizer a tenth of a second to make.
         vocabulary = tokenizer.get_vocab()
@@ -91,7 +92,7 @@ class VllmParser(ToolParser):
             return ParsedTurn(reasoning=text.strip())
         body = text[thought:]
         if len(body) > LONGEST:
-            return self._unreadable(text, thought, reasoning, f"it has more than {LONGEST} characters")
+            return self._unreadable(text, thought, reasoning)
         try:
             made, request = self._made(tools)
             found = made.extract_tool_calls(body, request)
@@ -100,10 +101,10 @@ class VllmParser(ToolParser):
             if not isinstance(content, str) or not all(isinstance(name, str) for name, _ in calls):
                 raise TypeError("a name or the content is no text")
         except Exception:  # noqa: BLE001 - a parser is total, whatever vLLM's does
-            return self._unreadable(text, thought, reasoning, "")
+            return self._unreadable(text, thought, reasoning)
         if not calls:
             if any(mark in body for mark in self._marks):
-                return self._unreadable(text, thought, reasoning, "", cut_off=finish == "length")
+                return self._unreadable(text, thought, reasoning, "unclosed" if finish == "length" else "malformed")
             return _final(text, thought, reasoning)
         items = tuple(
             self._item(name, arguments, text, span)
@@ -129,22 +130,10 @@ class VllmParser(ToolParser):
             return CallError("bad_arguments", f"{why}, in {self._form}.", name, span=span, raw=raw)
         return ToolCall(name, value[0], span=span, raw=raw)
 
-    def _unreadable(
-        self, text: str, start: int, reasoning: str | None, why: str, *, cut_off: bool = False
-    ) -> ParsedTurn:
-        kind = "unclosed" if cut_off else "malformed"
-        because = f": {why}" if why else ", which was cut off" if cut_off else ""
-        error = CallError(
-            kind,
-            f"The turn can't be read as a call in {self._form}{because}. Write the call again, in full.",
-            span=(start, len(text)),
-            raw=text[start:],
-        )
+    def _unreadable(self, text: str, start: int, reasoning: str | None, kind: str = "malformed") -> ParsedTurn:
+        message = f"The turn can't be read as a call in {self._form}. Write the call again, in full."
+        error = CallError(kind, message, span=(start, len(text)), raw=text[start:])
         return ParsedTurn((error,), reasoning=reasoning, status="calls")
-
-    @property
-    def _form(self) -> str:
-        return f"the form {self.name!r}"
 
 
 def _final(text: str, start: int, reasoning: str | None) -> ParsedTurn:

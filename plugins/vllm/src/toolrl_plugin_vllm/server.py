@@ -36,8 +36,11 @@ class OpenaiEngine(TokenEngine):
         # Data-parallel engines of a server without the extension may all draw the same numbers.
         self.seeded = context.deterministic or not options.worker_extension
         self._client = Client(options.url, api_key=options.api_key, timeout_seconds=options.timeout_seconds)
-        self._model = options.model or ""
-        self._dialect = self._of(self._model)
+        self._dialect: VllmDialect | SglangDialect = (
+            SglangDialect(self._client, context.tokenizer)
+            if options.dialect == "sglang"
+            else VllmDialect(self._client, options)
+        )
         self._known_ids: int | None = None
         """Of the model that is trained, the rows of its embedding."""
         self._open = asyncio.Event()
@@ -49,8 +52,7 @@ class OpenaiEngine(TokenEngine):
         """Find the server's model, hand it the trainer's weights, and compare. Raises EngineError."""
         self._client.open()
         try:
-            self._model = await self._find_model()
-            self._dialect = self._of(self._model)
+            self._dialect.model = await self._find_model()
             tokenizer = self._context.tokenizer
             await self._dialect.set_up(len(tokenizer) if tokenizer is not None else None)
             module = self._weights.module(data=False) if self._weights is not None else None
@@ -75,7 +77,7 @@ class OpenaiEngine(TokenEngine):
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:
         async with self._taking_part():
             found = await self._dialect.sample(ids, sampling, seed, self._version)
-        answers.check(found, sampling, self._known_ids, self._dialect.name)
+        answers.check(found, self._known_ids, self._dialect.name)
         return found
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
@@ -99,16 +101,11 @@ class OpenaiEngine(TokenEngine):
 
     # The server.
 
-    def _of(self, model: str) -> VllmDialect | SglangDialect:
-        if self.options.dialect == "sglang":
-            return SglangDialect(self._client, self._context.tokenizer)
-        return VllmDialect(self._client, model, self.options)
-
     async def _find_model(self) -> str:
         answer = await self._client.ask("/v1/models")
         found = answer.get("data") if isinstance(answer, dict) else None
         models = {str(entry.get("id")): entry for entry in found or () if isinstance(entry, dict)}
-        wanted = self._model
+        wanted = self.options.model
         if not wanted and len(models) == 1:
             wanted = next(iter(models))
         if wanted not in models:
@@ -136,7 +133,7 @@ class OpenaiEngine(TokenEngine):
         """See ScoresTokens."""
         asked = {"prompt": text, "add_special_tokens": False}
         try:
-            answer = await self._client.ask("/tokenize", asked | ({"model": self._model} if self._model else {}))
+            answer = await self._client.ask("/tokenize", asked | {"model": self._dialect.model})
         except EngineError:
             return None
         found = answer.get("tokens") if isinstance(answer, dict) else None
