@@ -28,8 +28,7 @@ class OpenaiEngine(TokenEngine):
     """A `RolloutEngine`. Its coroutines belong to one event loop."""
 
     def __init__(self, options: OpenaiEngineOptions | None, context: BuildContext) -> None:
-        if options is None:
-            raise EngineError("the engine needs the server's address", where=context.where or None, hint="Set `url`.")
+        assert options is not None, "url is required"
         super().__init__(context, context.weights, options.tolerance)
         self.options = options
         self._version = context.weights.version if context.weights is not None else 0

@@ -114,10 +114,6 @@ class TokenEngine(ABC):
             return "the prompt is empty"
         if sampling.keep_masks:
             return "this engine records no sampling masks"
-        if sampling.max_new_tokens < 1:
-            return f"max_new_tokens is {sampling.max_new_tokens}, expected 1 or more"
-        if not 0 <= sampling.temperature < float("inf"):
-            return f"temperature is {sampling.temperature}, expected 0 or more"
         if 0 < sampling.temperature < COLDEST:
             return f"temperature is {sampling.temperature}; vLLM samples at {COLDEST} or more, or at 0"
         total = len(prompt) + sampling.max_new_tokens
