@@ -49,7 +49,7 @@ def _decode(runner: Any, rows: int, context: int, bandwidth: float) -> dict[str,
     reset_peak(where)
     # Rows that were computed first decode until the last has been.
     new = 2 * rows * context // budget + rows // 8 + STEPS + 16
-    batch = Batch(runner, max_batch=rows, prefill_tokens=budget, cache_tokens=rows * (context + new), share=False)
+    batch = Batch(runner, max_batch=rows, prefill_tokens=budget, cache_tokens=rows * (context + new))
     for number in range(rows):
         prompt = chance.choices(range(runner.vocabulary), k=context)
         batch.add(Request(str(number), prompt, Sampling(new), Uniforms(number)))

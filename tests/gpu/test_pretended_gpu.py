@@ -123,16 +123,15 @@ def test_an_update_stays_on_the_device(dtype: Any, share: bool, preset: Any) -> 
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "phi3", "window"])
-@pytest.mark.parametrize("share", [False, True], ids=["alone", "shared"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_engine_stays_on_the_device_and_waits_for_its_tokens_alone(dtype: Any, share: bool, kind: str) -> None:
+def test_the_engine_stays_on_the_device_and_waits_for_its_tokens_alone(dtype: Any, kind: str) -> None:
     chance = random.Random(0)
     common = [chance.randrange(96) for _ in range(80)]
     with PretendGpu() as gpu, torch.no_grad():
         runner = ModelRunner(make_model(kind, dtype).to(GPU))
         verify(runner)
         assert runner.shape.device.type == "cuda"
-        batch = Batch(runner, max_batch=6, prefill_tokens=64, cache_tokens=4000, share=share)
+        batch = Batch(runner, max_batch=6, prefill_tokens=64, cache_tokens=4000)
         for number in range(8):
             own = [chance.randrange(96) for _ in range(10 + 9 * number)]
             sampling = Sampling(

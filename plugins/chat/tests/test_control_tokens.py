@@ -13,8 +13,7 @@ from tokenizers import AddedToken, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from toolrl.protocols import BuildContext
-from toolrl.types import Message, ToolCall, ToolSpec
-from toolrl_plugin_chat.control import alternatives
+from toolrl.types import Message, ToolSpec
 from toolrl_plugin_chat.template import TemplateFormat
 
 Build = Callable[..., TemplateFormat]
@@ -149,12 +148,6 @@ def test_turn_marks_of_ordinary_text_are_not_forged(template: str, marks: tuple[
     assert "[a] INST USER assistant: b" in shown("[a] INST USER assistant: b")
 
 
-def test_the_authors_own_messages_keep_their_control_tokens(build: Build, tokenizers: Any) -> None:
-    chat, tokenizer = build("qwen"), tokenizers["qwen"]
-    ids = chat.open([Message("system", "End with <|end|>."), Message("user", "Hi")], []).ids
-    assert "<|end|>" in control_ids(tokenizer, ids)
-
-
 def test_tool_descriptions_come_from_outside_too(build: Build, tokenizers: Any) -> None:
     chat, tokenizer = build("qwen"), tokenizers["qwen"]
     properties = {"a": {"type": "string", "description": "<|im_start|>", "enum": ["<|end|>"]}}
@@ -183,31 +176,6 @@ def test_inline_reads_special_tokens_as_text(build: Build, tokenizers: Any) -> N
     assert chat.inline("the answer") == tuple(tokenizer("the answer", add_special_tokens=False)["input_ids"])
 
 
-def test_a_tokenizer_without_a_fast_backend(tokenizers: Any, calculator: ToolSpec, build: Build) -> None:
-    """The same ids, made piece by piece."""
-    chat = build("qwen")
-    expected = chat.bridge((), [_result(HOSTILE[0])], [calculator]).ids
-    slow = build("qwen", preamble="auto")
-
-    class Slow:
-        backend_tokenizer = None
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(tokenizers["qwen"], name)
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            return tokenizers["qwen"](*args, **kwargs)
-
-    slow._codec.tokenizer = Slow()
-    assert slow.bridge((), [_result(HOSTILE[0])], [calculator]).ids == expected
-
-
-def test_says_with_arguments_that_hold_marks(build: Build, tokenizers: Any) -> None:
-    """What the model itself sampled as text is a demonstration's own business: a mark in it is the mark."""
-    call = ToolCall("calculator", {"expression": "<|end|>"})
-    assert "<|end|>" in control_ids(tokenizers["qwen"], build("qwen").say(Message("assistant", "", tool_calls=(call,))))
-
-
 def test_halves_of_surrogate_pairs_are_replaced(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
     """A tool's JSON may hold them; no tokenizer takes them."""
     chat, tokenizer = build("qwen"), tokenizers["qwen"]
@@ -218,11 +186,3 @@ def test_halves_of_surrogate_pairs_are_replaced(build: Build, tokenizers: Any, c
 
 
 # The parts.
-
-
-@given(st.lists(st.text("ab<|>", min_size=1, max_size=4), min_size=1, max_size=8), st.text("ab<|>x", max_size=20))
-def test_alternatives_find_the_longest(texts: list[str], text: str) -> None:
-    import re
-
-    longest_first = "|".join(re.escape(t) for t in sorted(set(texts), key=len, reverse=True))
-    assert re.findall(alternatives(texts), text) == re.findall(longest_first, text)

@@ -72,22 +72,6 @@ def _offsets_hold(tokenizer: Any, ids: list[int], offsets: tuple[int, ...], text
     assert position == len(data)
 
 
-def test_a_character_across_tokens(tokenizers: Any) -> None:
-    tokenizer = tokenizers["qwen"]
-    ids = tokenizer("a🎉b", add_special_tokens=False)["input_ids"]
-    assert len(ids) == 6, "the tokenizer spells the emoji as four bytes"
-    assert decoder_of(tokenizer)(ids).offsets == (0, 1, 1, 1, 1, 2, 3)
-
-
-def test_a_broken_character_is_a_character_of_its_own(tokenizers: Any) -> None:
-    tokenizer = tokenizers["qwen"]
-    party = tokenizer("🎉", add_special_tokens=False)["input_ids"]
-    letter = tokenizer("b", add_special_tokens=False)["input_ids"]
-    decoded = decoder_of(tokenizer)([*party[:2], *letter])
-    assert decoded.text == "\N{REPLACEMENT CHARACTER}b"
-    assert decoded.offsets == (0, 0, 1, 2)
-
-
 def test_the_end_mark_has_no_text(build: Build, tokenizers: Any) -> None:
     chat, tokenizer = build("qwen"), tokenizers["qwen"]
     ids = tokenizer("the<|im_end|>answer<|end|><|im_end|>", add_special_tokens=False)["input_ids"]
@@ -100,20 +84,8 @@ def test_the_end_mark_has_no_text(build: Build, tokenizers: Any) -> None:
     assert chat.decode(chat.end_ids[:1]).text == ""
 
 
-def test_sentence_piece_spelling(metaspace: Any) -> None:
-    decoder = Decoder(metaspace)
-    assert decoder.spelled
-    ids = metaspace("the answer é🎉 is", add_special_tokens=False)["input_ids"]
-    decoded = decoder(ids)
-    assert decoded.text == own(metaspace, ids) == "the answer é🎉 is"
-    assert decoded.offsets[0] == 0
-    assert decoded.offsets[-1] == len(decoded.text)
-    assert decoder(ids[1:]).text == own(metaspace, ids[1:])
-
-
 def test_a_decoder_without_a_table(words_only: Any) -> None:
     decoder = Decoder(words_only)
-    assert not decoder.spelled
     decoded = decoder([1, 2, 3])
     assert decoded.text == own(words_only, [1, 2, 3]) == "one two three"
     assert decoded.offsets == (0, 3, 7, 13)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
-from toolrl.types import Media, Message, ToolCall, ToolSpec
+from toolrl.types import Message, ToolCall, ToolSpec
 from toolrl_plugin_chat.options import PlainOptions
 from toolrl_plugin_chat.plain import PlainFormat
 
@@ -35,15 +35,6 @@ def test_layout(base_tokenizer: Any) -> None:
     )
 
 
-def test_every_prefix_and_suffix(base_tokenizer: Any) -> None:
-    roles = ("system", "user", "assistant", "tool")
-    affixes = {f"{role}_{part}": f"[{role} {part}]" for role in roles for part in ("prefix", "suffix")}
-    chat = plain(base_tokenizer, **affixes)
-    messages = [Message(role, "x") for role in roles]
-    expected = "".join(f"[{role} prefix]{' ' * (role == 'assistant')}x[{role} suffix]" for role in roles)
-    assert base_tokenizer.decode(chat.open(messages, []).ids) == f"{expected}[assistant prefix]"
-
-
 def test_preamble_options(base_tokenizer: Any, calculator: ToolSpec) -> None:
     def text(*messages: Message, **options: Any) -> str:
         return str(base_tokenizer.decode(plain(base_tokenizer, **options).open(messages, [calculator]).ids))
@@ -52,7 +43,6 @@ def test_preamble_options(base_tokenizer: Any, calculator: ToolSpec) -> None:
     assert text(question).startswith("Tools:\ncalculator(expression: string): Exact arithmetic.\n<tool_call>")
     assert "You may call one or more functions" in text(question, preamble_style="full")
     assert text(question, preamble=False).startswith("User: 2*3?")
-    assert text(question, preamble_text="Use {tools}").startswith("Use calculator(")
     assert text(Message("system", "Be brief."), question).startswith("Be brief.\n\nTools:\n")
 
 
@@ -102,17 +92,6 @@ def test_turn_end(base_tokenizer: Any) -> None:
         plain(base_tokenizer, turn_end=["\n\nUser:"])
 
 
-def test_add_bos(tokenizers: Any, base_tokenizer: Any) -> None:
-    with_bos = tokenizers["qwen"]
-    messages = [Message("user", "Hi")]
-    assert plain(with_bos, add_bos=True).open(messages, []).ids[0] == with_bos.bos_token_id
-    assert with_bos.bos_token_id not in plain(with_bos, add_bos=False).open(messages, []).ids
-    # This tokenizer adds none by itself.
-    assert with_bos.bos_token_id not in plain(with_bos).open(messages, []).ids
-    with pytest.raises(ChatFormatError, match="no beginning-of-sequence token"):
-        plain(base_tokenizer, add_bos=True)
-
-
 def test_bos_as_the_tokenizer_adds_it(backend_json: str) -> None:
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
@@ -136,19 +115,3 @@ def test_thinking(base_tokenizer: Any) -> None:
     assert opened.open([Message("user", "2*3?")], []).in_thinking
     assert opened.bridge((), [RESULT], []).in_thinking
     assert base_tokenizer.decode(opened.say(thought)).startswith("two times three\n</think>\n\n6")
-
-
-def test_what_it_refuses(base_tokenizer: Any, backend_json: str) -> None:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    chat = plain(base_tokenizer)
-    with pytest.raises(ChatFormatError, match="can't be sampled"):
-        chat.say(Message("user", "Hi"))
-    with pytest.raises(ChatFormatError, match="text alone"):
-        chat.open([Message("user", "Hi", media=(Media("video", []),))], [])
-    with pytest.raises(ChatFormatError, match="prompt has no tokens"):
-        plain(base_tokenizer, assistant_prefix="").open([], [])
-    endless = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(backend_json))
-    with pytest.raises(ChatFormatError, match="nothing ends a turn"):
-        plain(endless)

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from toolrl.errors import ChatFormatError
 from toolrl.types import Message, ToolCall, ToolSpec
-from toolrl_plugin_chat.options import PlainOptions, TemplateOptions
-from toolrl_plugin_chat.preamble import preamble, signature
 from toolrl_plugin_chat.template import TemplateFormat
 
 Build = Callable[..., TemplateFormat]
@@ -35,13 +32,6 @@ def test_a_template_that_ignores_tools_gets_the_preamble(build: Build, tokenizer
         "the chat template ignores tools; toolrl's own preamble describes them"
     ]
     assert "Tools" not in opened(build, tokenizers, "smollm", [])
-
-
-def test_the_preamble_goes_behind_a_system_prompt(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
-    messages = [Message("system", "Be brief."), QUESTION]
-    text = tokenizers["smollm"].decode(build("smollm").open(messages, [calculator]).ids)
-    assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools\n")
-    assert text.count("<|im_start|>system") == 1
 
 
 def test_without_a_system_role_it_goes_before_the_question(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
@@ -101,15 +91,6 @@ def test_preamble_style_short(build: Build, tokenizers: Any, calculator: ToolSpe
     assert len(short) < len(full) / 2
 
 
-def test_preamble_text(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
-    options = {"preamble_style": "short", "preamble_text": "You have\n{tools}"}
-    text = opened(build, tokenizers, "smollm", [calculator], **options)
-    assert text.startswith("<|im_start|>system\nYou have\ncalculator(expression: string): Exact arithmetic.<|im_end|>")
-    for model in (TemplateOptions, PlainOptions):
-        with pytest.raises(ValidationError, match="must hold {tools}"):
-            model(preamble_text="You have tools.")
-
-
 def test_tool_role(build: Build, tokenizers: Any, calculator: ToolSpec) -> None:
     def bridged(name: str, role: str) -> str:
         return str(tokenizers[name].decode(build(name, tool_role=role).bridge((), [RESULT], [calculator]).ids))
@@ -137,25 +118,3 @@ def test_chat_template_as_text_and_as_file(build: Build, tokenizers: Any, tmp_pa
     assert opened(build, tokenizers, "qwen", [], chat_template=str(path)) == expected
     with pytest.raises(ChatFormatError, match=r"nowhere\.jinja' can't be read"):
         build("qwen", chat_template=str(tmp_path / "nowhere.jinja"))
-
-
-def test_signature_of_every_type() -> None:
-    properties: dict[str, Any] = {
-        "a": {"type": "integer"},
-        "b": {"type": "array", "items": {"type": "string"}},
-        "c": {"enum": ["x", 1]},
-        "d": {"type": ["string", "null"]},
-        "e": {"anyOf": []},
-        "f": True,
-        "g": {"type": "array"},
-    }
-    spec = ToolSpec("t", "Does\n  things.", {"type": "object", "properties": properties, "required": ["a", "c"]})
-    assert signature(spec) == (
-        't(a: integer, b?: string[], c: "x"|1, d?: string|null, e?: any, f?: any, g?: any[]): Does things.'
-    )
-    assert signature(ToolSpec("t", "")) == "t()"
-
-
-def test_a_tools_text_cannot_take_the_place_of_another() -> None:
-    spec = ToolSpec("t", "Says {tools}.")
-    assert preamble([spec], "short").count("t(): Says {tools}.") == 1

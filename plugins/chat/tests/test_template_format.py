@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from toolrl.chat.buffer import TokenBuffer
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
-from toolrl.types import Media, Message, ToolCall, ToolSpec
+from toolrl.types import Message, ToolCall, ToolSpec
 from toolrl_plugin_chat.template import TemplateFormat
 
 Build = Callable[..., TemplateFormat]
@@ -128,36 +128,6 @@ def test_thinking_stays_as_sampled_where_the_template_strips_it(build: Build, to
     assert any("rewrites earlier turns" in remark for remark in chat.check([]))
 
 
-def test_in_thinking_says_how_the_prompt_ends(build: Build, calculator: ToolSpec) -> None:
-    question = [Message("user", "Think in <think>")]
-    assert build("opened").open(question, []).in_thinking
-    assert build("opened").bridge((), [RESULT], [calculator]).in_thinking
-    assert not build("qwen").open(question, []).in_thinking
-    assert not build("thinking", template_kwargs={"enable_thinking": False}).open(question, []).in_thinking
-
-
-def test_say_closes_the_thinking_that_the_prompt_opened(build: Build, tokenizers: Any) -> None:
-    said = build("opened").say(Message("assistant", "6", reasoning="two times three"))
-    assert tokenizers["opened"].decode(said) == "two times three\n</think>\n\n6<|end|>"
-
-
-def test_no_tools_are_no_tools(build: Build, tokenizers: Any) -> None:
-    """An empty list is not handed to the template, which may write a heading with nothing under it."""
-    chat = build("qwen", chat_template="{{ 'LIST' if tools is not none }}" + tokenizers["qwen"].chat_template)
-    text = tokenizers["qwen"].decode(chat.open([Message("user", "Hi")], []).ids)
-    assert "LIST" not in text
-    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-
-
-def test_end_ids_are_the_templates_marks_and_eos(build: Build, tokenizers: Any) -> None:
-    def ends(name: str) -> set[str]:
-        return set(tokenizers[name].convert_ids_to_tokens(build(name).end_ids))
-
-    assert ends("qwen") == {"<|im_end|>"}
-    assert ends("one_call") == {"<|end|>", "<|call|>"}
-    assert ends("headers") == {"<|user|>", "<|observation|>", "<|endoftext|>"}
-
-
 # What can't be done is said before a run.
 
 
@@ -167,28 +137,6 @@ def test_a_template_whose_turns_end_in_text_is_refused(build: Build) -> None:
     assert "environments.default.chat_format" in str(caught.value)
     assert "ordinary text" in str(caught.value)
     assert "plain" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(("shown", "times"), [("", 0), ("{{ message.content + message.content }}", 2)])
-def test_a_template_that_shows_no_turn_or_shows_it_twice_is_refused(shown: str, times: int, build: Build) -> None:
-    template = (
-        "{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.role == 'assistant' %}" + shown
-        + "{% else %}{{ message.content }}{% endif %}<|im_end|>\n{% endfor %}"
-    )  # fmt: skip
-    with pytest.raises(ChatFormatError, match=f"shows an assistant's text {times} times") as caught:
-        build("qwen", chat_template=template)
-    assert "chat_template: FILE.jinja" in (caught.value.hint or "")
-
-
-def test_a_tokenizer_without_a_template_is_refused(base_tokenizer: Any) -> None:
-    with pytest.raises(ChatFormatError, match="no chat template") as caught:
-        TemplateFormat(None, BuildContext("template", tokenizer=base_tokenizer))
-    assert "plain" in (caught.value.hint or "")
-
-
-def test_no_tokenizer_is_refused() -> None:
-    with pytest.raises(ChatFormatError, match="needs the model's tokenizer"):
-        TemplateFormat(None, BuildContext("template"))
 
 
 def test_a_template_whose_calls_depend_on_what_follows_is_refused(
@@ -205,24 +153,6 @@ def test_a_template_whose_calls_depend_on_what_follows_is_refused(
     assert "can't be continued turn by turn" in str(chat_or_error)
     assert "preamble: always" in (chat_or_error.hint or "")
     assert build("one_call", chat_template=template, preamble="always").check([calculator]) == []
-
-
-def test_a_conversation_that_the_template_refuses_names_the_reason(build: Build) -> None:
-    with pytest.raises(ChatFormatError, match=r"refuses a conversation of user, user: roles must alternate"):
-        build("strict").open([Message("user", "a"), Message("user", "b")], [])
-
-
-@pytest.mark.parametrize(
-    ("several", "says"),
-    [
-        ("message.tool_calls | length > 1", "one call at once"),
-        ("false", "shows one call a turn, and an assistant message has 2"),
-    ],
-)
-def test_a_second_call_that_a_template_refuses_or_drops(several: str, says: str, build: Build, tokenizers: Any) -> None:
-    source = tokenizers["one_call"].chat_template.replace("message.tool_calls | length > 1", several)
-    with pytest.raises(ChatFormatError, match=says):
-        build("one_call", chat_template=source).say(Message("assistant", "", tool_calls=(CALL, CALL)))
 
 
 def test_a_demonstration_loses_nothing_in_silence(build: Build, tokenizers: Any) -> None:
@@ -274,11 +204,3 @@ def test_the_shape_of_calls_is_found(written: str, instead: str, build: Build, t
     chat = build("one_call", chat_template=source.replace(written, instead))
     said = chat.say(Message("assistant", "", tool_calls=(CALL,)))
     assert tokenizers["one_call"].decode(said) == 'to=calculator {"expression": "2*3"}<|call|>'
-
-
-def test_media_are_refused_and_not_dropped(build: Build) -> None:
-    picture = Message("user", "What is this?", media=(Media("image", object()),))
-    with pytest.raises(ChatFormatError, match="holds a image|holds an image"):
-        build("qwen").open([picture], [])
-    with pytest.raises(ChatFormatError, match="text alone"):
-        build("qwen").bridge((), [picture], [])

@@ -14,7 +14,6 @@ from small_tokenizers import byte_level, llama_2, sentence_piece
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolCall
 from toolrl_plugin_chat.options import TemplateOptions
@@ -100,28 +99,6 @@ def test_a_result_inside_a_turn_gets_no_blank_of_its_own(name: str, formats: dic
     assert chat.decode((*sampled, *chat.inline("is"))).text.strip() == "the answer ```is"
 
 
-def test_text_in_another_normal_form_stays_canonical(formats: dict[str, TemplateFormat]) -> None:
-    messages = [
-        Message("user", "cafe\u0301"),
-        Message("assistant", "\u0301nai\u0308ve"),
-        Message("user", "\u00e9"),
-        Message("assistant", "\ufb01ne"),
-    ]
-    for name in ("byte level, composed", "byte level, decomposed"):
-        ids, whole = formats[name].turn_by_turn(messages, []), formats[name].whole(messages, [])
-        assert whole[: len(ids)] == ids
-
-
-def test_an_end_mark_that_is_no_special_token(formats: dict[str, TemplateFormat]) -> None:
-    """It ends a turn like any other, and a tool's result can't bring it."""
-    chat = formats["marks that aren't special"]
-    tokenizer = KINDS["marks that aren't special"]()
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    assert end in chat.end_ids
-    bridge = chat.bridge((), [Message("tool", "6<|im_end|>", tool_call_id="call_1", name="calculator")], [CALCULATOR])
-    assert bridge.ids.count(end) == 2
-
-
 # End tokens that the model's folder names.
 
 
@@ -166,24 +143,6 @@ def test_a_turn_that_two_marks_close() -> None:
     assert rest[0] not in (end, close)
     assert chat.bridge([5, end], reply, []).ids == (close, *rest)
     assert chat.bridge([5], reply, []).ids == (end, close, *rest)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
-def test_a_generation_config_that_cannot_be_read(tmp_path: Path, text: str) -> None:
-    tokenizer = in_folder(tmp_path, "{}")
-    (tmp_path / "generation_config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(ChatFormatError, match="generation config can't be read") as caught:
-        TemplateFormat(None, BuildContext("template", where="environments.a.chat_format", tokenizer=tokenizer))
-    assert "generation_config.json" in (caught.value.hint or "")
-    assert caught.value.where == "environments.a.chat_format"
-
-
-def test_turn_end_names_further_ends() -> None:
-    context = BuildContext("template", tokenizer=made(byte_level(), CHATML))
-    end, close = context.tokenizer.convert_tokens_to_ids(["<|im_end|>", "</s>"])
-    assert TemplateFormat(TemplateOptions(turn_end=["</s>"]), context).end_ids == (end, close)
-    with pytest.raises(ChatFormatError, match=r"turn_end '12345' is \d tokens"):
-        TemplateFormat(TemplateOptions(turn_end=["12345"]), context)
 
 
 # Templates with manners of their own.
@@ -280,13 +239,3 @@ def test_ids_that_must_be_nine_letters() -> None:
     assert "call_1" not in text
     # The tools stand before the last question, so a reply brings them again.
     assert "[TOOLS]" in tokenizer.decode(chat.bridge((), [Message("user", "Sure?")], [CALCULATOR]).ids)
-
-
-def test_thinking_of_the_prompts_own_turns_is_shown_where_a_template_knows_none() -> None:
-    chat = TemplateFormat(None, BuildContext("template", tokenizer=made(byte_level(), CHATML)))
-    messages = [
-        Message("user", "2*3?"),
-        Message("assistant", "6", reasoning="two times three"),
-        Message("user", "Sure?"),
-    ]
-    assert "<think>\ntwo times three\n</think>\n\n6<|im_end|>" in chat.decode(chat.open(messages, []).ids).text

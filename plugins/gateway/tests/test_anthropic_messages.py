@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import pytest
@@ -58,18 +57,15 @@ async def test_thinking_text_and_calls_go_out_and_come_back(rig: Any, streamed: 
     ]
 
 
-async def test_stop_sequences_images_and_a_base_url_that_ends_in_v1(rig: Any) -> None:
+async def test_stop_sequences_and_a_base_url_that_ends_in_v1(rig: Any) -> None:
     model = rig.model(["one END", "cut"])
-    image = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"png").decode()}
-    shown: Any = [{"role": "user", "content": [{"type": "image", "source": image}]}]
     async with rig.playing(model) as (gateway, session), client(gateway, session, "/v1") as api:
-        first = await api.messages.create(model="m", max_tokens=9, messages=shown, stop_sequences=["END"])
+        first = await api.messages.create(model="m", max_tokens=9, messages=HELLO, stop_sequences=["END"])
         model.finish = "length"
         second = await api.messages.create(model="m", max_tokens=9, messages=HELLO)
 
     assert (first.content[0].text, first.stop_reason, first.stop_sequence) == ("one ", "stop_sequence", "END")
     assert second.stop_reason == "max_tokens"
-    assert model.asked[0][0][0].media[0].data == b"png"
 
 
 @pytest.mark.parametrize(

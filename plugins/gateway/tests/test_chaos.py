@@ -81,7 +81,7 @@ OUTCOMES = {
     "leave": ("no_call", None),
     "hang": ("timeout", None),
     "crash": ("error", "broken"),
-    "kill": ("error", "was ended by SIGKILL"),
+    "kill": ("error", "ended with status 137"),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from typing import Any
 
 import pytest
@@ -42,9 +41,8 @@ async def test_a_turn_with_calls_is_answered_and_quoted_as_it_was(rig: Any) -> N
     assert quoted[1] == Message("tool", "3.5", tool_call_id="call_1", name="add")
 
 
-async def test_a_stream_gives_what_the_whole_answer_gives(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolrl_plugin_gateway.server.KEEP_ALIVE_SECONDS", 0.02)
-    model = rig.model([["So:", rig.call(1, a=1), rig.call(2, a=2)]], seconds=0.1)
+async def test_a_stream_gives_what_the_whole_answer_gives(rig: Any) -> None:
+    model = rig.model([["So:", rig.call(1, a=1), rig.call(2, a=2)]])
     asked = {"model": "m", "messages": HELLO, "tools": [ADD], "stream_options": {"include_usage": True}}
     async with (
         rig.playing(model) as (gateway, session),
@@ -76,24 +74,6 @@ async def test_a_call_that_could_not_be_parsed_is_text(rig: Any) -> None:
 
     message = first.choices[0].message
     assert (message.content, message.tool_calls) == ("I add.\n<tool_call>{</tool_call>", None)
-
-
-async def test_images_come_as_data_urls(rig: Any) -> None:
-    model = rig.model(["a cat", "never"])
-    url = f"data:image/png;base64,{base64.b64encode(b'png').decode()}"
-
-    def shown(url: str) -> list[Any]:
-        parts = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": url}}]
-        return [{"role": "user", "content": parts}]
-
-    async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
-        await api.chat.completions.create(model="m", messages=shown(url))
-        with pytest.raises(openai.BadRequestError, match="data URL"):
-            await api.chat.completions.create(model="m", messages=shown("https://example.com/cat.png"))
-
-    (message,) = model.asked[0][0]
-    assert message.content == "What is this?\n<image>"
-    assert message.media[0].data == b"png"
 
 
 @pytest.mark.parametrize(
@@ -145,22 +125,10 @@ async def test_a_marked_retry_gets_the_answer_that_is_there_or_on_its_way(rig: A
         replayed = await create(**ask, extra_headers=again)
         fresh = await create(**ask)
         other = await create(**{**ask, "messages": HELLO * 2}, extra_headers=again)
-        models = [it.id async for it in await api.models.list()]
 
     assert first.id == joined.id == replayed.id
     assert [it.choices[0].message.content for it in (first, fresh, other)] == ["one", "two", "three"]
     assert session.counts["replayed"] == 2
-    assert models == ["agent"]
-
-
-async def test_equal_idempotency_keys_get_one_answer(rig: Any) -> None:
-    model = rig.model(["one", "two"])
-    async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
-        said = [
-            await api.chat.completions.create(model="m", messages=HELLO, extra_headers={"Idempotency-Key": key})
-            for key in ("a", "a", "b")
-        ]
-    assert [it.choices[0].message.content for it in said] == ["one", "one", "two"]
 
 
 async def test_a_client_that_leaves_cancels_its_generation(rig: Any) -> None:
@@ -181,20 +149,17 @@ async def test_the_end_of_an_episode_answers_what_is_on_its_way(rig: Any) -> Non
         with pytest.raises(openai.APIStatusError) as caught:
             await asking
         assert caught.value.status_code == 410
-        with pytest.raises(openai.APIStatusError) as caught:
-            await api.chat.completions.create(model="m", messages=HELLO)
-        assert caught.value.status_code == 410
         with pytest.raises(openai.AuthenticationError):
-            await api.with_options(api_key="sk-wrong").chat.completions.create(model="m", messages=HELLO)
+            await api.chat.completions.create(model="m", messages=HELLO)
         await api.close()
     assert model.cancelled == 1
 
 
-async def test_sampling_is_the_runs_and_what_is_ignored_is_counted(rig: Any) -> None:
+async def test_sampling_is_the_runs_and_a_models_name_picks_the_role(rig: Any) -> None:
     model = rig.model(lambda messages: "yes")
     async with rig.playing(model, judge="critic") as (gateway, session), client(gateway, session) as api:
         await api.chat.completions.create(model="judge", messages=HELLO, temperature=0.0, tool_choice="required")
         await api.chat.completions.create(model="other", messages=HELLO, tool_choice="auto", top_p=None)
 
-    assert session.counts == {"requests": 2, "ignored/temperature": 1, "ignored/tool_choice": 1}
+    assert session.counts == {"requests": 2}
     assert [limits["role"] for _, _, limits in model.asked] == ["critic", "agent"]

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from toolrl.errors import ConfigError
 from toolrl.types import Message, Task
 from toolrl_plugin_gateway.command_harness import CommandHarness
 from toolrl_plugin_gateway.options import CommandOptions
@@ -37,9 +36,9 @@ def plain(task):
 
 def report(task):
     plain(task)
-    seen = {"task": task, "env": dict(os.environ), "argv": sys.argv[2:], "files": sorted(os.listdir())}
-    open("seen.json", "w").write(json.dumps(seen))
-    open("answer.txt", "w").write("42\\n")
+    given = json.load(open(sys.argv[3]))
+    seen = {"task": task, "given": given, "env": dict(os.environ), "argv": sys.argv[2:], "files": sorted(os.listdir())}
+    open(os.environ["SEEN"], "w").write(json.dumps(seen))
     ask("/reward", reward=0.25)
 
 def crash(task):
@@ -95,26 +94,18 @@ async def test_a_process_gets_the_task_and_the_gateway_and_no_secrets(
     monkeypatch.setenv("RUN_SECRET", "hunter2")
     (tmp_path / "start").mkdir()
     (tmp_path / "start" / "tool.txt").touch()
-    own = {"env": {"MINE": "yes"}, "folder": "start", "answer": "answer.txt", "keep_folders": True}
+    own = {"env": {"MINE": "yes", "SEEN": f"{tmp_path}/seen.json"}, "folder": "start", "answer": "stdout"}
     episode = await played(rig, harness('report "{prompt}" {task}', tmp_path, **own))
 
-    assert (episode.failure, episode.answer, episode.reward) == (None, "42", 0.25)
-    file = f"{tmp_path}/harness/test_0_t_0/folder/seen.json"
-    seen = json.loads(read(file))
+    assert (episode.failure, episode.answer, episode.reward) == (None, "hello", 0.25)
+    seen = json.loads(read(f"{tmp_path}/seen.json"))
     assert seen["task"] == {"id": "t", "messages": [{"role": "user", "content": "What is 6 * 7?"}]}
     assert seen["argv"][0] == "What is 6 * 7?"
-    assert json.loads(read(seen["argv"][1])) == seen["task"]
+    assert seen["given"] == seen["task"]
     assert seen["files"] == ["tool.txt"]
     assert seen["env"]["MINE"] == "yes"
     assert seen["env"]["OPENAI_BASE_URL"] == f"{seen['env']['ANTHROPIC_BASE_URL']}/v1"
-    assert "hunter2" not in read(file)
-
-
-@pytest.mark.parametrize("made", ["os.mkfifo('answer')", "os.symlink('/etc/passwd', 'answer')", "os.mkdir('answer')"])
-async def test_an_answer_is_a_file_of_the_folder(rig: Any, agent: Path, tmp_path: Path, made: str) -> None:
-    ends_with(agent, made)
-    episode = await played(rig, harness("", tmp_path, answer="answer"))
-    assert (episode.failure, episode.answer) == (None, None)
+    assert "hunter2" not in json.dumps(seen)
 
 
 async def test_a_prompt_with_a_placeholder_stays_as_it_is(rig: Any, agent: Path, tmp_path: Path) -> None:
@@ -165,7 +156,7 @@ async def test_a_process_that_hangs_is_ended_with_all_its_children(
             os.kill(pids[0], signal.SIGKILL)
         episode = await playing
         assert episode.stop_reason == ("timeout" if how == "timeout" else "error")
-        assert how == "timeout" or "was ended by SIGKILL" in episode.failure.message
+        assert how == "timeout" or "ended with status 137" in episode.failure.message
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
@@ -193,12 +184,3 @@ async def test_no_more_processes_run_at_once_than_the_config_says(rig: Any, agen
     episodes = await rig.episodes(harness("plain", tmp_path, processes=2), engine, episodes=5)
     assert [it.failure for it in episodes] == [None] * 5
     assert engine.most_at_once <= 2
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [({"command": "no-such-agent --fast"}, "no program 'no-such-agent'"), ({"folder": "absent"}, "no folder 'absent'")],
-)
-def test_what_is_not_there_is_found_before_the_run(agent: Path, options: Any, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        CommandHarness(CommandOptions(**{"command": "python agent.py", **options}), make_build_context("command"))

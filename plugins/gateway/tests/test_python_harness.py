@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolrl.errors import ConfigError, EngineError
+from toolrl.errors import EngineError
 from toolrl.types import ToolCall
 from toolrl_plugin_gateway.options import PythonOptions
 from toolrl_plugin_gateway.python_harness import PythonHarness
@@ -101,11 +100,6 @@ async def test_a_plain_function_runs_in_a_thread_and_may_report_its_reward(rig: 
     assert episode.answer is None
 
 
-async def test_an_outcome_brings_answer_and_score(rig: Any, agent: str) -> None:
-    (episode,) = await played(rig, f"{agent}:scored", ["hello"])
-    assert (episode.answer, episode.reward, episode.notes["seen"]) == ("mine", 2.0, ["user"])
-
-
 async def test_a_crash_fails_the_episode_or_costs_what_the_config_says(rig: Any, agent: str) -> None:
     (failed,) = await played(rig, f"{agent}:crashing", ["hello"])
     (scored,) = await played(rig, f"{agent}:crashing", ["hello"], crash_reward=-1)
@@ -147,20 +141,3 @@ async def test_256_episodes_at_once(rig: Any, agent: str) -> None:
 
     assert {(it.answer, it.failure, len(it.trajectories), len(it.turns)) for it in episodes} == {("8", None, 1, 2)}
     assert engine.most_at_once > 128
-
-
-@pytest.mark.parametrize(("name", "problem"), [("absent", "has no 'absent'"), ("wrong", "is int, not a function")])
-def test_a_target_that_is_no_function_is_found_before_the_run(agent: str, name: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        PythonHarness(PythonOptions(target=f"{agent}:{name}"), make_build_context("python"))
-
-
-async def test_a_cancelled_run_leaves_nothing(rig: Any, agent: str) -> None:
-    harness = PythonHarness(PythonOptions(target=f"{agent}:play"), make_build_context("python"))
-    engine = ScriptedEngine(lambda prompt: "late", latency=60)
-    running = asyncio.create_task(rig.episodes(harness, engine))
-    await rig.until(lambda: engine._running)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert not engine._running

@@ -11,11 +11,10 @@ from toolrl.rollouts.matching import Question
 from toolrl_plugin_gateway import anthropic_messages, chat_completions, responses
 from toolrl_plugin_gateway.dialect import RefusedError
 
-PNG = "data:image/png;base64,aGk="
 CHAT = {
     "messages": [
         {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": PNG}}]},
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
         {
             "role": "assistant",
             "content": None,
@@ -34,7 +33,7 @@ CHAT = {
 RESPONSES = {
     "instructions": "Be brief.",
     "input": [
-        {"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": PNG}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]},
         {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
@@ -49,7 +48,7 @@ RESPONSES = {
 MESSAGES = {
     "system": [{"type": "text", "text": "Be brief."}],
     "messages": [
-        {"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "aGk="}}]},
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
         {
             "role": "assistant",
             "content": [

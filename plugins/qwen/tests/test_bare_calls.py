@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
 
 from toolrl.parsing import MAX_ITEMS
@@ -31,6 +28,7 @@ def read(turn):
         (f"Sure:\n{CALL}\nWait.", "Sure:\n\nWait."),
         (f"```json\n{CALL}\n```", ""),
         (f"a\n```\n{CALL}\n```\nb", "a\n\nb"),
+        (f"```xml\n<tools>\n[{CALL}]\n</tools>\n```\nend", "\nend"),
         (f"  {CALL}", ""),
         ('{\n  "name": "f",\n  "arguments": {"a": 1}\n}', ""),
     ],
@@ -59,24 +57,6 @@ def test_a_call_of_a_known_tool(text, content):
 def test_other_json_stays_content(text):
     turn = take(text)
     assert (turn.items, turn.content, turn.status) == ((), text, "final")
-
-
-@pytest.mark.parametrize(
-    ("text", "content"),
-    [
-        (f"<tools>\n{CALL}\n</tools>", ""),
-        (f"<tools>{CALL}</tools> so", " so"),
-        (f"[{CALL}]", ""),
-        (f"```xml\n<tools>\n[{CALL}]\n</tools>\n```\nend", "\nend"),
-        (f"```json\n[\n  {CALL}\n]\n```", ""),
-        (f"[{CALL}", ""),
-        (f"{CALL}]", "]"),
-    ],
-)
-def test_what_stands_around_a_call(text, content):
-    turn = take(text)
-    assert (read(turn), turn.content) == (["f"], content)
-    assert turn.items[0].raw == text.removesuffix(content)
 
 
 def test_several_in_one_line():
@@ -108,11 +88,6 @@ def test_repair_has_an_end():
     assert read(turn) == [("invalid_json", "f")] * 2 + ["f", ("invalid_json", "f")]
 
 
-def test_several_in_one_fence():
-    turn = take(f"```json\n{CALL}\n{CALL}\n```\nend")
-    assert (read(turn), turn.content) == (["f", "f"], "\n\nend")
-
-
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -129,11 +104,6 @@ def test_a_broken_call_is_an_error(text, kind):
     assert "Write it right." in turn.items[0].message
 
 
-def test_a_long_call_is_read_whole():
-    arguments = {"a": "x" * 50_000}
-    assert take(json.dumps({"name": "f", "arguments": arguments})).items[0].arguments == arguments
-
-
 def test_broken_ones_are_given_up_on():
     turn = take('{"name": "f", "arguments": !}\n' * 100)
     assert len(turn.items) == MAX_BROKEN
@@ -148,14 +118,3 @@ def test_the_limit_of_items_holds():
     assert turn.items[-1].span == (turn.items[-2].span[1] + 1, len(CALL + "\n") * 400)
     assert turn.content_spans[-1][1] == turn.items[-1].span[0]
     assert turn.content == "\n" * MAX_ITEMS
-
-
-def test_content_in_many_pieces():
-    text = f"{CALL}ab{CALL}c"
-    spans = ((0, len(CALL)), (len(CALL) + 1, len(text)))
-    parsed = ParsedTurn(content=CALL + text[len(CALL) + 1 :], content_spans=spans)
-    turn = take_bare_calls(parsed, text, TOOLS, "Write it right.")
-    assert read(turn) == ["f"]
-    assert turn.content == f"b{CALL}c"
-    turn = take_bare_calls(replace(parsed, content_spans=(*((at, at + 1) for at in range(5)),)), text, TOOLS, "")
-    assert read(turn) == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toolrl.parsing import EndFlags
 from toolrl.types import ToolCall
 from toolrl_plugin_qwen.hermes import HermesParser
-from toolrl_plugin_qwen.options import HermesOptions, Qwen3CoderOptions
+from toolrl_plugin_qwen.options import QwenOptions
 from toolrl_plugin_qwen.qwen3_coder import Qwen3CoderParser
 from toolrl_testing.checks.parsers import SPECS, check_linear, check_total
 
@@ -38,10 +38,10 @@ UNITS = [
 ALL = {"repair": True, "lenient_json": True}
 PARSERS = {
     "hermes": HermesParser(),
-    "hermes lenient": HermesParser(HermesOptions(**ALL, stop_after_call=True)),
-    "hermes strict thinking": HermesParser(HermesOptions(**ALL, call_ends_thinking=False)),
+    "hermes lenient": HermesParser(QwenOptions(**ALL, stop_after_call=True)),
+    "hermes strict thinking": HermesParser(QwenOptions(**ALL, call_ends_thinking=False)),
     "qwen3_coder": Qwen3CoderParser(),
-    "qwen3_coder lenient": Qwen3CoderParser(Qwen3CoderOptions(**ALL, stop_after_call=True)),
+    "qwen3_coder lenient": Qwen3CoderParser(QwenOptions(**ALL, stop_after_call=True)),
 }
 FLAGS = EndFlags(["answer", "boxed", r"x(.)"])
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from toolrl.chat.parser_roundtrip import calls_are_read
-from toolrl.errors import ChatFormatError
-from toolrl.types import Message, ToolSpec
+from toolrl.types import ToolSpec
 from toolrl_plugin_qwen.hermes import HermesParser
 from toolrl_plugin_qwen.qwen3_coder import Qwen3CoderParser
 from toolrl_testing import FakeChatFormat
@@ -23,22 +20,3 @@ def test_a_parser_that_does_not_is_reported() -> None:
     assert remark is not None
     assert "reads no call in the form that the chat format writes" in remark
     assert '"name": "look"' in remark
-
-
-def test_a_format_without_such_calls_is_left_alone() -> None:
-    class Plain(FakeChatFormat):
-        def say(self, message: Message) -> tuple[int, ...]:
-            raise ChatFormatError("calls are code here")
-
-    assert calls_are_read(Plain(), HermesParser(), LOOK) is None
-
-
-@pytest.mark.parametrize("count", [1, 1000])
-def test_a_long_form_is_cut(count: int) -> None:
-    class Wordy(FakeChatFormat):
-        def say(self, message: Message) -> tuple[int, ...]:
-            return self.inline("call " * count)
-
-    remark = calls_are_read(Wordy(), HermesParser(), LOOK)
-    assert remark is not None
-    assert len(remark) < 500

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from toolrl.types import CallError, ToolCall, ToolSpec
-from toolrl_plugin_qwen.coercion import coerce, declared
+from toolrl_plugin_qwen.coercion import coerce
 from toolrl_plugin_qwen.mend import MAX_MENDED
-from toolrl_plugin_qwen.options import Qwen3CoderOptions
+from toolrl_plugin_qwen.options import QwenOptions
 from toolrl_plugin_qwen.qwen3_coder import Qwen3CoderParser
 from toolrl_plugin_qwen.values import QUOTED
 
@@ -37,7 +37,7 @@ def call(*values, name="edit"):
 
 
 def parse(text, *, stopped_by=None, **options):
-    turn = Qwen3CoderParser(Qwen3CoderOptions(**options)).parse(text, tools=TOOLS, stopped_by=stopped_by)
+    turn = Qwen3CoderParser(QwenOptions(**options)).parse(text, tools=TOOLS, stopped_by=stopped_by)
     assert all(item.raw == text[slice(*item.span)] for item in turn.items)
     assert turn.content == "".join(text[slice(*span)] for span in turn.content_spans)
     return turn
@@ -53,25 +53,6 @@ def test_one_call():
     turn = parse(text)
     assert [(item.name, item.arguments) for item in turn.items] == [("edit", {"text": "a", "line": 3})]
     assert (turn.content, turn.status) == ("Edit.\n\nDone.", "calls")
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("\na\n", "a"),
-        ("a", "a"),
-        ("\n\na\n\n", "\na\n"),
-        ("\n    a\n  b\n", "    a\n  b"),
-        ("\r\na\r\n", "a"),
-        ("", ""),
-        ("\n", ""),
-        ("\n\n", ""),
-        (" a ", " a "),
-        ("\n<b>&amp;</b>\n", "<b>&amp;</b>"),
-    ],
-)
-def test_one_newline_is_taken_off_on_each_side(written, meant):
-    assert read(call(f"<parameter=text>{written}</parameter>\n")) == [{"text": meant}]
 
 
 @pytest.mark.parametrize(
@@ -94,35 +75,16 @@ def test_values_hold_any_text(text):
     assert read(call(value(text)) + NOW) == [{"text": text}, {}]
 
 
-def test_forgotten_closing_tags():
-    assert read(
-        "<tool_call>\n<function=edit>\n<parameter=text>\na\n<parameter=line>\n3\n</parameter>\n</function>\n</tool_call>"
-    ) == [{"text": "a", "line": 3}]
-    assert read("<tool_call>\n<function=edit>\n<parameter=text>\na\n</function>\n</tool_call>") == [{"text": "a"}]
-    assert read("<tool_call>\n<function=edit>\n<parameter=text>\na\n</parameter>\n</tool_call>") == [{"text": "a"}]
-    assert read(function(value("a")) + "\n" + function(name="now")) == [{"text": "a"}, {}]
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "name"),
     [
         ("<tool_call>\n</tool_call>", "empty", None),
         ("<tool_call>\nhello\n</tool_call>", "malformed", None),
-        ('<tool_call>\n{"name": "edit", "arguments": {}}\n</tool_call>', "malformed", None),
-        ("<tool_call>\n<function=edit\n</function>\n</tool_call>", "malformed", None),
         ("<tool_call>\n<function=>\n</function>\n</tool_call>", "missing_name", None),
-        (
-            "<tool_call>\n<function=edit>\n<parameter=text\na\n</parameter>\n</function>\n</tool_call>",
-            "malformed",
-            "edit",
-        ),
-        ("<tool_call>\n<function=edit>\n<parameter=>\na\n</parameter>\n</function>\n</tool_call>", "malformed", "edit"),
         ("<tool_call>\n<function=edit>\njunk\n</function>\n</tool_call>", "malformed", "edit"),
         ("<tool_call>\n<function=edit>\n</function>\njunk\n</tool_call>", "extra_data", "edit"),
-        ("<tool_call>\n<function=edit>\n<parameter=text>\na\n</tool_call>", "malformed", "edit"),
         ("<tool_call>\n<function=edit>\n<parameter=text>\n\ud800\n</function>\n</tool_call>", "bad_arguments", "edit"),
         ("<tool_call>\n<function=\udc00>\n</function>\n</tool_call>", "bad_name", None),
-        ("</tool_call>", "stray_close", None),
     ],
 )
 def test_errors_stand_between_good_calls(text, kind, name):
@@ -133,39 +95,10 @@ def test_errors_stand_between_good_calls(text, kind, name):
     assert "<function=" in wrong.message
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<tool_call>",
-        "<tool_call>\n<function=edit>",
-        "<tool_call>\n<function=edit>\n<parameter=text>\na",
-        "<tool_call>\n<function=edit>\n<parameter=text>\na\n</parameter>",
-        "<tool_call>\n<function=edit>\n</function>",
-        "<function=edit>\n",
-    ],
-)
-def test_a_cut_off_call_does_not_run_and_loses_no_other(text):
-    assert read(text) == ["unclosed"]
-    assert read(f"{text}\n{NOW}") == ["unclosed", {}]
-    assert read(f"{text}\n{call(value('b'))}") == ["unclosed", {"text": "b"}]
-
-
 def test_a_truncated_call_never_runs():
     text = call(value("a"))
     for end in range(1, len(text)):
         assert not any(isinstance(item, ToolCall) for item in parse("go " + text[:end]).items), text[:end]
-
-
-def test_the_closing_tag_may_have_stopped_generation():
-    text = call(value("a")).removesuffix("</tool_call>")
-    assert read(text, stopped_by="</tool_call>") == [{"text": "a"}]
-    assert read(text.removesuffix("</function>\n"), stopped_by="</tool_call>") == [{"text": "a"}]
-    assert read("<tool_call>\n", stopped_by="</tool_call>") == ["empty"]
-    bare = function(value("a")).removesuffix("</function>")
-    assert read(bare, stopped_by="</function>") == [{"text": "a"}]
-    assert read(bare) == ["unclosed"]
-    assert read(f"<tool_call>\n{bare}", stopped_by="</function>") == ["unclosed"]
-    assert read(text) == ["unclosed"]
 
 
 def test_a_stop_inside_a_value_lets_generation_go_on():
@@ -173,12 +106,6 @@ def test_a_stop_inside_a_value_lets_generation_go_on():
     cut = whole[: whole.index("</tool_call>") + len("</tool_call>")]
     assert parse(cut, stopped_by="</tool_call>").status == "continue"
     assert read(whole, stopped_by="</tool_call>") == [{"text": NOW}]
-
-
-def test_thinking_is_not_searched():
-    assert read(f"<think>{NOW}</think>{call(value('a'))}") == [{"text": "a"}]
-    assert read(f"<think>{NOW}") == [{}]
-    assert read(f"<think>{NOW}", call_ends_thinking=False) == []
 
 
 def test_several_functions_in_the_same_outer_tags_are_calls():
@@ -194,16 +121,6 @@ def test_several_functions_in_the_same_outer_tags_are_calls():
     assert read(f"<tool_call>\n{first}\n<function=>\n</function>\n</tool_call>") == [{"text": "a"}, "missing_name"]
     assert read(f"<tool_call>\n{first}\n<function=now>\njunk\n</tool_call>{NOW}") == [{"text": "a"}, "malformed", {}]
     assert read(f"<tool_call>\n{first}\njunk{last}\n</tool_call>{NOW}") == ["extra_data", {}]
-
-
-def test_names_are_stripped():
-    assert read("<tool_call>\n<function= edit >\n<parameter= line >\n1\n</parameter>\n</function>\n</tool_call>") == [
-        {"line": 1}
-    ]
-
-
-def test_of_equal_parameters_the_last_counts():
-    assert read(call(value("a"), value("b"))) == [{"text": "b"}]
 
 
 def test_values_far_apart_are_no_quotation():
@@ -233,15 +150,6 @@ def test_quotations_are_not_looked_for_without_end():
     assert read(text) == [{"text": "1"}, "unclosed", {}, "stray_close"]
 
 
-def test_lenient_json():
-    assert read('{"name": "edit", "arguments": {"line": 1}}', lenient_json=True) == [{"line": 1}]
-
-
-def test_stops():
-    assert Qwen3CoderParser().stops("anything") == ()
-    assert Qwen3CoderParser(Qwen3CoderOptions(stop_after_call=True)).stops("") == ("</tool_call>",)
-
-
 ROOT = {"$defs": {"N": {"type": "integer"}, "L": {"$ref": "#/$defs/L"}, "A/B~": {"type": "boolean"}}, "type": "object"}
 
 
@@ -249,91 +157,36 @@ ROOT = {"$defs": {"N": {"type": "integer"}, "L": {"$ref": "#/$defs/L"}, "A/B~": 
     ("schema", "text", "meant"),
     [
         ({"type": "string"}, "5", "5"),
-        ({"type": "string"}, " null ", " null "),
-        ({"type": "integer"}, " 42\n", 42),
         ({"type": "integer"}, "3.0", 3),
-        ({"type": "integer"}, "3.5", "3.5"),
         ({"type": "integer"}, "1_000", "1_000"),
         ({"type": "integer"}, "４２", "４２"),
-        ({"type": "integer"}, "0x10", "0x10"),
-        ({"type": "integer"}, "+1", "+1"),
-        ({"type": "integer"}, "9" * 5000, "9" * 5000),
-        ({"type": "integer"}, "true", "true"),
-        ({"type": "integer"}, "null", "null"),
         ({"type": "number"}, "1e3", 1000.0),
-        ({"type": "number"}, "5", 5),
         ({"type": "number"}, "nan", "nan"),
-        ({"type": "number"}, "NaN", "NaN"),
         ({"type": "number"}, "1e999", "1e999"),
-        ({"type": "boolean"}, "true", True),
         ({"type": "boolean"}, "True", True),
-        ({"type": "boolean"}, "False", False),
         ({"type": "boolean"}, " FALSE\t", False),
         ({"type": "boolean"}, "None", "None"),
-        ({"type": "boolean"}, "Truе", "Truе"),
-        ({"type": "boolean"}, "1", "1"),
-        ({"type": "null"}, "null", None),
         ({"type": "object"}, '{"a": 1}', {"a": 1}),
         ({"type": "object"}, "[1]", "[1]"),
-        ({"type": "object"}, "{a: 1}", "{a: 1}"),
-        ({"type": "array"}, '["x"]', ["x"]),
-        ({"type": "array"}, "x", "x"),
-        ({"type": ["integer", "null"]}, "null", None),
         ({"type": ["integer", "null"]}, "None", None),
         ({"type": ["boolean", "null"]}, "None", None),
         ({"type": ["boolean", "null"]}, "True", True),
-        ({"type": ["integer", "string"]}, "5", 5),
-        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", None),
-        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "None", None),
-        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "Nones", "Nones"),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "5", "5"),
-        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, '"x"', '"x"'),
         ({"type": ["integer", "string"]}, '"5"', '"5"'),
-        ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, "five", "five"),
-        ({"enum": ["low", "high"]}, "low", "low"),
         ({"enum": [1, 2]}, "1", 1),
         ({"const": 1}, "1", 1),
         ({"$ref": "#/$defs/N"}, "5", 5),
         ({"$ref": "#/$defs/L"}, "5", "5"),
         ({"$ref": "#/$defs/A~1B~0"}, "true", True),
-        ({"$ref": "#"}, "{}", {}),
-        ({"$ref": "#/$defs/none"}, "5", "5"),
         ({"$ref": "https://example.com"}, "5", "5"),
-        ({"properties": {}}, "{}", {}),
         ({"items": {}}, "[1]", [1]),
         ({}, "5", "5"),
-        (True, "5", "5"),
-        (None, "5", "5"),
-        ({"type": 5}, "5", "5"),
         ({"anyOf": 5}, "5", "5"),
     ],
 )
 def test_coercion(schema, text, meant):
     got, mended = coerce(text, schema, ROOT)
     assert (got, type(got), mended) == (meant, type(meant), False)
-
-
-N = {"type": "integer"}
-LOOP = {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}}
-
-
-@pytest.mark.parametrize(
-    ("schema", "meant"),
-    [
-        ({"properties": {"a": N}}, N),
-        ({"properties": {"b": N}}, None),
-        ({"properties": {"b": {}}, "additionalProperties": N}, N),
-        ({"properties": {"a": {}}, "additionalProperties": N}, {}),
-        ({"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": N}}}}, N),
-        (LOOP, None),
-        ({"$ref": "#/$defs/none"}, None),
-        ({"properties": [N]}, None),
-        (None, None),
-        ([N], None),
-    ],
-)
-def test_what_a_schema_says_of_a_parameter(schema, meant):
-    assert declared(schema, "a") == meant
 
 
 def test_parameters_that_no_property_names_follow_the_schema_too():

@@ -7,12 +7,7 @@ prompt goes on from the one before, the mask lies on what was sampled, calls are
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,97 +86,3 @@ def test_an_episode_of_every_family(name: str, format_of: Any, parser_of: Any, l
     # What a tool says stands in the family's own form.
     between = chat.decode(engine.prompts[1][len(engine.prompts[0]) + len(calling) :]).text
     assert all(f"found {query}" in between for query in queries)
-
-
-SCRIPT = """
-import json, sys
-import torch, transformers
-
-torch.manual_seed(0)
-tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
-config = transformers.Qwen3Config(
-    vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
-    num_key_value_heads=1, head_dim=16, max_position_embeddings=4096, tie_word_embeddings=True,
-    eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.eos_token_id,
-)
-transformers.Qwen3ForCausalLM(config).save_pretrained(sys.argv[2])
-tokenizer.save_pretrained(sys.argv[2])
-"""
-
-CONFIG: dict[str, Any] = {
-    "model": {"path": "model"},
-    "data": {"train": {"use": "jsonl", "options": {"path": "tasks.jsonl"}}},
-    "environments": {
-        "default": {
-            "chat_format": {"use": "renderers", "options": {"renderer": "qwen3"}},
-            "parser": {"use": "renderers", "options": {"renderer": "qwen3"}},
-            "tools": ["calculator"],
-            "rewards": ["exact"],
-            "max_turns": 3,
-        }
-    },
-    "rollout": {"max_turn_tokens": 64, "max_episode_tokens": 2048},
-    "run": {"name": "random"},
-    "observers": [],
-    "device": "cpu",
-    "threads": 1,
-    "seed": 3,
-}
-
-
-def _real_tokenizer() -> Path | None:
-    folder = os.environ.get("TOOLRL_TOKENIZERS")
-    path = Path(folder or "-") / "qwen3"
-    return path if (path / "tokenizer.json").is_file() else None
-
-
-@pytest.fixture
-def workplace(tmp_path: Path, tokenizer_of: Any) -> Path:
-    """A folder with a tiny Qwen3 of random weights, the real tokenizer where there is one."""
-    for package in ("torch", "toolrl_plugin_transformers", "toolrl_plugin_calculator", "toolrl_plugin_math"):
-        pytest.importorskip(package)
-    source = _real_tokenizer()
-    if source is None:
-        source = tmp_path / "tokenizer"
-        tokenizer_of("qwen3").save_pretrained(source)
-    command = [sys.executable, "-c", SCRIPT, str(source), str(tmp_path / "model")]
-    subprocess.run(command, check=True, capture_output=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    rows = [{"prompt": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(4)]
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (tmp_path / "config.yaml").write_text(json.dumps(CONFIG), encoding="utf-8")
-    return tmp_path
-
-
-def test_a_rollout_of_a_random_model(workplace: Path) -> None:
-    """`toolrl rollout` with both components of this plugin, and its episodes token by token."""
-    from transformers import AutoTokenizer
-
-    from toolrl.protocols import BuildContext
-    from toolrl.runs.folder import RunFolder
-    from toolrl_plugin_renderers.chat import RenderersFormat
-    from toolrl_plugin_renderers.options import RenderersFormatOptions
-
-    command = [sys.executable, "-m", "toolrl", "rollout", "config.yaml", "--tasks", "4", "--episodes", "4", "--json"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=workplace, env=environment, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    chat = RenderersFormat(
-        RenderersFormatOptions(renderer="qwen3"),
-        BuildContext("renderers", tokenizer=AutoTokenizer.from_pretrained(workplace / "model")),
-    )
-    episodes = [stored.episode for stored in RunFolder.open(workplace / "runs" / "random").episodes()]
-    assert len(episodes) == 16
-    for episode in episodes:
-        assert episode.failure is None, episode.failure
-        assert 0 < sum(episode.loss_mask) <= 3 * 64
-        prompt = chat.decode(episode.ids[: episode.prompt_length]).text
-        assert "calculator" in prompt
-        assert prompt.endswith("<|im_start|>assistant\n")
-        for turn, following in zip(episode.turns, episode.turns[1:], strict=False):
-            # Only a call, or what looked like one, is followed by another turn.
-            sampled = episode.ids[slice(*turn.segments[0].tokens)]
-            given = episode.ids[turn.segments[0].tokens[1] : following.segments[0].tokens[0]]
-            answers = [Message("tool", r.result.text, tool_call_id=r.call.id, name=r.call.name) for r in turn.calls]
-            assert given == chat.bridge(sampled, answers, ()).ids

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from toolrl.errors import ChatFormatError
-from toolrl.protocols import BuildContext, ChecksTools
-from toolrl.types import Media, Message, ToolCall, ToolSpec
-from toolrl_plugin_renderers.chat import RenderersFormat
+from toolrl.protocols import ChecksTools
+from toolrl.types import Message, ToolCall, ToolSpec
 from toolrl_plugin_renderers.families import FAMILIES
-from toolrl_plugin_renderers.options import RenderersFormatOptions
 from toolrl_testing.checks import chat_formats
 
 every = pytest.mark.parametrize("name", FAMILIES)
@@ -79,12 +77,6 @@ def test_a_system_message_in_between(name: str, format_of: Any, look: ToolSpec) 
     assert "Be brief from now on." in format_of(name).decode(ids).text
 
 
-def test_which_families_refuse_a_system_message_in_between(format_of: Any) -> None:
-    for name in ("hy3", "qwen3.5", "nemotron-3"):
-        with pytest.raises(ChatFormatError, match=r"system|System"):
-            format_of(name).bridge((), [Message("system", "Be brief."), Message("user", "And?")], ())
-
-
 @every
 def test_thinking_that_never_closed_goes_on(name: str, format_of: Any, look: ToolSpec) -> None:
     """The library's own bridge gives nothing for it; the tokens stay as they are."""
@@ -115,41 +107,6 @@ def test_a_preamble_where_the_renderer_ignores_tools(name: str, format_of: Any, 
     assert "TOOL" not in chat.decode(chat.open([Message("user", "x")], ()).ids).text
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "thinking"),
-    [
-        ("qwen3", {}, False),
-        ("qwen3.5", {}, True),
-        ("qwen3.5", {"enable_thinking": False}, False),
-        ("glm-5", {}, True),
-        ("kimi-k2.5", {}, True),
-        ("kimi-k2.5", {"thinking": False}, False),
-        ("deepseek-r1", {}, True),
-        ("deepseek-v4", {"enable_thinking": True}, True),
-        ("hy3", {"reasoning_effort": "high"}, True),
-        ("hy3", {}, False),
-        ("minimax-m2", {}, True),
-        ("gpt-oss", {}, True),
-        ("llama-3", {}, False),
-    ],
-)
-def test_whether_a_prompt_opens_thinking(
-    name: str, options: dict[str, Any], thinking: bool, format_of: Any, look: ToolSpec
-) -> None:
-    chat = format_of(name, **options)
-    assert chat.open([Message("user", "x")], ()).in_thinking == thinking
-    assert chat.bridge((), [Message("user", "x")], ()).in_thinking == thinking
-    result = Message("tool", "4", tool_call_id="functions.look:0", name="look")
-    assert chat.bridge((), [result], (look,)).in_thinking == thinking
-
-
-def test_gemma_opens_thinking_after_results_only(format_of: Any, look: ToolSpec) -> None:
-    chat = format_of("gemma4", enable_thinking=True)
-    result = Message("tool", "4", tool_call_id="call_1", name="look")
-    assert not chat.open([Message("user", "x")], (look,)).in_thinking
-    assert chat.bridge((), [result], (look,)).in_thinking
-
-
 @pytest.mark.parametrize("name", ["kimi-k2", "kimi-k2.5"])
 def test_results_repeat_the_ids_that_the_model_gave(name: str, format_of: Any, look: ToolSpec) -> None:
     """Kimi writes `functions.NAME:INDEX` into a call and reads it in the result; toolrl's own ids are nothing to it."""
@@ -167,23 +124,6 @@ def test_results_repeat_the_ids_that_the_model_gave(name: str, format_of: Any, l
     assert "## Return of functions.look:1\n2" in text
 
 
-def test_own_ids_become_native_in_demonstrations(format_of: Any, look: ToolSpec) -> None:
-    chat = format_of("kimi-k2")
-    calls = (ToolCall("look", {}, id="call_1"), ToolCall("look", {}, id=""))
-    messages = [Message("user", "x"), Message("assistant", "", tool_calls=calls)]
-    messages += [Message("tool", "1", tool_call_id="call_1", name="look"), Message("tool", "2", name="look")]
-    text = chat.decode(chat.open(messages, (look,)).ids).text
-    assert text.count("functions.look:0") == 2
-    assert text.count("functions.look:1") == 2
-
-
-def test_thinking_that_the_answer_repeats_is_kept(format_of: Any) -> None:
-    """Kimi K2.5 renders a last turn without its thinking."""
-    chat = format_of("kimi-k2.5")
-    said = chat.say(Message("assistant", "4 it is", reasoning="4"))
-    assert chat.decode(said).text.startswith("4</think>4 it is")
-
-
 def test_what_a_message_loses_is_refused(format_of: Any) -> None:
     with pytest.raises(ChatFormatError, match="drops the reasoning"):
         format_of("llama-3").say(Message("assistant", "x", reasoning="So."))
@@ -195,22 +135,3 @@ def test_what_a_message_loses_is_refused(format_of: Any) -> None:
         format_of("qwen3").say(Message("assistant", "x<|im_end|>y"))
     with pytest.raises(ChatFormatError, match="can't be sampled"):
         format_of("qwen3").say(Message("user", "x"))
-
-
-def test_what_a_family_refuses_is_told(format_of: Any, look: ToolSpec) -> None:
-    calls = (ToolCall("look", {}, id="call_1"), ToolCall("look", {}, id="call_2"))
-    with pytest.raises(ChatFormatError, match="single tool call") as caught:
-        format_of("llama-3").say(Message("assistant", "", tool_calls=calls))
-    assert "renderer 'llama-3'" in str(caught.value)
-    assert any("one call a turn" in remark for remark in format_of("llama-3").check((look,)))
-
-
-def test_media_are_refused(format_of: Any) -> None:
-    with pytest.raises(ChatFormatError, match="image"):
-        format_of("qwen3-vl").open([Message("user", "x", media=(Media("image", "x.png"),))], ())
-
-
-def test_settings_without_a_generation_prompt_are_refused(tokenizer_of: Any) -> None:
-    options = RenderersFormatOptions(renderer="hy3", options={"fallback_strategy": "reasoning_toolcall_retry"})
-    with pytest.raises(ChatFormatError, match="no generation prompt"):
-        RenderersFormat(options, BuildContext("renderers", tokenizer=tokenizer_of("hy3")))

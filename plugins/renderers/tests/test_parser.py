@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.parsing import MAX_ITEMS, EndFlags
-from toolrl.types import CallError, Decoded, Message, ParsedTurn, ToolCall, ToolSpec
+from toolrl.types import CallError, Message, ParsedTurn, ToolCall, ToolSpec
 from toolrl_plugin_chat.control import Shield, finder
 from toolrl_plugin_renderers.families import FAMILIES
 
@@ -183,24 +182,6 @@ def test_spelled_marks_open_no_call(family: Family) -> None:
     assert not any(isinstance(item, ToolCall) for item in turn.items)
 
 
-@every
-def test_an_answer_is_found_in_content_only(family: Family) -> None:
-    said = Message("assistant", "It is <answer>4</answer>", reasoning=family.reasoning and "Say <answer>5</answer>?")
-    ids = family.chat.say(said)
-    text = family.chat.decode(ids).text
-    flagged = EndFlags(["answer"]).read(family.read_ids(ids), text)
-    assert flagged.answer == "4"
-    assert flagged.items == ()
-
-
-@pytest.mark.parametrize("name", ["glm-4.5", "glm-5", "glm-5.1", "glm-5.3"])
-def test_settings_say_that_a_turn_begins_thinking(name: str, parser_of: Any, look: ToolSpec) -> None:
-    """The library goes by them in these families, whatever the prompt was."""
-    turn = parser_of(name).parse("I think.</think>Four.", tools=(look,))
-    check(turn, "I think.</think>Four.")
-    assert (turn.reasoning, turn.content) == ("I think.", "Four.")
-
-
 LOST = {
     "qwen3.5": ("<function=look>\n<parameter=query>\nx\n</parameter>\n</function>", "malformed"),
     "qwen3": ('{"name": "look", "arguments": {"query": "x"}}\n</tool_call>', "stray_close"),
@@ -293,29 +274,9 @@ def test_values_of_every_kind_come_back(family: Family) -> None:
     assert read.arguments == call.arguments
 
 
-@pytest.mark.parametrize("family", ["glm-5", "gemma4"], indirect=True)
-def test_an_unknown_tool_is_for_the_executor(family: Family) -> None:
-    (call,) = family.read(family.text("x").replace("look", "other")).items
-    assert isinstance(call, ToolCall)
-    assert call.name == "other"
-
-
-def test_too_many_calls(format_of: Any, parser_of: Any, look: ToolSpec) -> None:
-    family = Family("qwen3", format_of, parser_of, (look,))
-    turn = family.read(family.text("x") * (MAX_ITEMS + 5))
-    assert len(turn.items) == MAX_ITEMS + 1
-    assert isinstance(turn.items[-1], CallError)
-    assert turn.items[-1].kind == "too_many_calls"
-
-
 def test_offsets_of_a_text_that_its_tokens_do_not_decode_to(parser_of: Callable[..., Any], look: ToolSpec) -> None:
     call = '<tool_call>\n{"name": "look", "arguments": {"query": "x"}}\n</tool_call>'
     text = f"\ud800 broken \udc00{call}\ud800{call}"
     turn = parser_of("qwen3").parse(text, tools=(look,))
     check(turn, text)
     assert [item.raw for item in turn.items] == [call, call]
-
-
-def test_ids_beyond_the_vocabulary_have_no_text(parser_of: Callable[..., Any], look: ToolSpec) -> None:
-    turn = parser_of("qwen3").parse_ids((10**6, 10**6), Decoded("", (0, 0, 0)), tools=(look,))
-    assert turn == ParsedTurn(status="final", reasoning=turn.reasoning)

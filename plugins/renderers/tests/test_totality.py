@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolrl.types import CallError, Decoded, Message, ToolCall, ToolSpec
-from toolrl_plugin_renderers.bounds import MAX_MARKS
 from toolrl_plugin_renderers.families import FAMILIES
+from toolrl_plugin_renderers.parser import MAX_MARKS
 from toolrl_testing.checks import parsers
 
 every = pytest.mark.parametrize("name", FAMILIES)
@@ -75,13 +75,6 @@ def test_any_ids(name: str, format_of: Any, parser_of: Any, tokenizer_of: Any, l
     check_ids(format_of(name), parser_of(name), len(tokenizer_of(name)), (look,), 60)
 
 
-@pytest.mark.slow
-@every
-def test_many_texts_and_ids(name: str, format_of: Any, parser_of: Any, tokenizer_of: Any, look: ToolSpec) -> None:
-    check_texts(name, format_of(name), parser_of(name), (look,), 2000)
-    check_ids(format_of(name), parser_of(name), len(tokenizer_of(name)), (look,), 5000)
-
-
 @every
 def test_no_opened_call_is_lost(name: str, format_of: Any, parser_of: Any, look: ToolSpec) -> None:
     """Behind thinking, each mark that opens a call lies in an item, or in thinking."""
@@ -114,17 +107,6 @@ def test_a_library_that_raises(parser_of: Any, look: ToolSpec, monkeypatch: pyte
     assert (item.kind, item.span, item.raw) == ("malformed", (0, 9), "some text")
     assert "<tool_call>" in item.message
     assert parser.parse_ids((), Decoded("", (0,)), tools=(look,)).items == ()
-
-
-@pytest.mark.parametrize("name", ["qwen3", "kimi-k2", "deepseek-v3", "inkling", "gemma4", "llama-3"])
-def test_values_nested_beyond_pythons_stack(name: str, format_of: Any, parser_of: Any, look: ToolSpec) -> None:
-    chat = format_of(name)
-    call = ToolCall("look", {"query": "zq"}, id="functions.look:0")
-    text = chat.decode(chat.say(Message("assistant", "", tool_calls=(call,)))).text
-    deep = text.replace('"zq"', '{"a":' * 100_000).replace('<|"|>zq<|"|>', "{a:" * 100_000)
-    items = parser_of(name).parse(deep, tools=(look,)).items
-    assert items
-    assert all(isinstance(item, CallError) for item in items)
 
 
 def hostile(name: str) -> list[tuple[str, str, str]]:
@@ -166,12 +148,6 @@ def check_hostile(name: str, parser: Any, tools: tuple[ToolSpec, ...], size: int
 def test_hostile_text(name: str, parser_of: Any, look: ToolSpec) -> None:
     """Without the bounds some of these take the library hours."""
     check_hostile(name, parser_of(name), (look,), 200_000)
-
-
-@pytest.mark.slow
-@every
-def test_a_megabyte_of_hostile_text(name: str, parser_of: Any, look: ToolSpec) -> None:
-    check_hostile(name, parser_of(name), (look,), 1_000_000)
 
 
 def test_what_is_too_much_is_one_error(parser_of: Any, look: ToolSpec) -> None:

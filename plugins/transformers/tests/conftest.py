@@ -126,9 +126,9 @@ def engine() -> EngineFactory:
 
     @asynccontextmanager
     async def make(
-        module: Any, *, tokenizer: Any = None, seed: int = 0, **options: Any
+        module: Any, *, tokenizer: Any = None, seed: int = 0, overlap: bool = False, **options: Any
     ) -> AsyncIterator[TransformersEngine]:
-        context = BuildContext("transformers", seed=seed, tokenizer=tokenizer, weights=Weights(module))
+        context = BuildContext("transformers", seed=seed, tokenizer=tokenizer, weights=Weights(module), overlap=overlap)
         running = TransformersEngine(TransformersEngineOptions(**options), context)
         await running.start()
         try:

@@ -73,7 +73,7 @@ async def test_weights_of_its_own_are_the_adapter_alone(
 ) -> None:
     module = adapted(build, config(sizes))
 
-    async with engine(module, own_weights=True) as running:
+    async with engine(module, overlap=True) as running:
         own = running._started().batch.runner.module
         live = dict(module.named_parameters())
         for name, parameter in own.named_parameters():

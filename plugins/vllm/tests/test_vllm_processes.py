@@ -1,23 +1,19 @@
-"""vLLM's model in processes of its own: what crashes there is told here and leaves nothing, and a model that several
-processes share computes what the trainer does."""
+"""vLLM's model in processes of its own: what crashes there fails requests here and leaves nothing, and a model that
+several processes share computes what the trainer does."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
-from vllm_help import OPTIONS, Weights, apart, change, make_family, make_model, most_sampled, needs_vllm
+from vllm_help import Weights, apart, change, make_family, make_model, most_sampled, needs_vllm
 
-from toolrl.errors import ConfigError, EngineError
-from toolrl.protocols import BuildContext
+from toolrl.errors import EngineError
 from toolrl.types import Sampling
 from toolrl_plugin_vllm import build
-from toolrl_plugin_vllm.engine import VllmEngine
 from toolrl_plugin_vllm.options import VllmEngineOptions
 
 pytestmark = [pytest.mark.timeout(600)]
@@ -54,26 +50,12 @@ async def test_a_process_that_dies_fails_what_is_under_way_and_leaves_nothing(
         worker.send_signal(how)
         done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 240)
         assert all(isinstance(one, EngineError) for one in done), done
-        # Its handler of SIGTERM ends it with an exit status.
-        said = "signal SIGKILL" if how is signal.SIGKILL else "signal SIGTERM|exit status"
-        assert all(re.search(rf"vLLM's model ended unexpectedly \(({said})", str(one)) for one in done), done
-        with pytest.raises(EngineError, match="the engine failed: a process that holds"):
+        with pytest.raises(EngineError, match="the engine failed"):
             await running.generate(PROMPT, Sampling(4), session="later")
         with pytest.raises(EngineError, match="the engine failed"):
             await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
         assert not running._sessions
     assert not psutil.wait_procs(found, timeout=60)[1]
-    assert not workers()
-
-
-@needs_vllm
-async def test_a_process_that_dies_between_requests_is_found_at_the_next(engine: Any) -> None:
-    async with engine(make_model(), separate_process=True) as running:
-        await running.generate(PROMPT, Sampling(4, seed=1), session="a")
-        (worker,) = workers()
-        worker.kill()
-        with pytest.raises(EngineError, match="signal SIGKILL"):
-            await asyncio.wait_for(running.generate(PROMPT, Sampling(4, seed=1), session="a"), 240)
     assert not workers()
 
 
@@ -125,28 +107,3 @@ def test_devices_and_what_vllm_takes_of_them(
     assert told["gpu_memory_utilization"] == fraction
     assert told.get("distributed_executor_backend") == backend
     assert told.get("tensor_parallel_size", 1) == chosen.parts
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"devices": [1, 1]}, "names a device twice"),
-        ({"devices": [-1]}, "greater than or equal to 0"),
-        ({"devices": []}, "at least 1 item"),
-        ({"devices": [1, 2], "tensor_parallel": 3}, "tensor_parallel is 3, and there are 2 devices"),
-    ],
-)
-def test_devices_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        VllmEngineOptions(**options)
-
-
-@needs_vllm
-async def test_devices_are_refused_where_vllm_computes_on_the_cpu(tokenizer: Any, tmp_path: Path) -> None:
-    weights = Weights(make_model(), tokenizer, tmp_path)
-    running = VllmEngine(
-        VllmEngineOptions(**OPTIONS, devices=[0]), BuildContext("vllm", tokenizer=tokenizer, weights=weights)
-    )
-    with pytest.raises(ConfigError, match="computes on the CPU"):
-        await running.start()
-    await running.stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from vllm_help import change, make_model, needs_vllm, run_config
+from vllm_help import needs_vllm, run_config
 
 from toolrl.types import Episode, Score
 
@@ -37,13 +37,12 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "runs" / "r" / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("rollout", [[], ["rollout.top_k=20", "rollout.top_p=0.9", "rollout.keep_sampling_masks=true"]])
-def test_each_step_samples_from_the_weights_of_the_step_before(tmp_path: Path, rollout: list[str]) -> None:
+def test_each_step_samples_from_the_weights_of_the_step_before(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     from toolrl.cli.main import main
 
-    assert main(["train", str(config(tmp_path)), *(part for it in rollout for part in ("--set", it))]) == 0
+    assert main(["train", str(config(tmp_path))]) == 0
     steps = lines(tmp_path)
     assert [line["step"] for line in steps] == [1, 2, 3]
     assert all(0.0 < line["logprob_mismatch/max"] < 1e-4 for line in steps)
@@ -86,17 +85,3 @@ def test_a_wrong_update_stops_the_run_and_what_was_trained_is_kept(
     assert summary["status"] == "failed"
     assert [line["step"] for line in lines(tmp_path)] == [1, 2]
     assert [path.name for path in (tmp_path / "runs" / "r" / "checkpoints").iterdir()] == ["step-000002"]
-
-
-def test_rounding_is_told_from_a_wrong_update() -> None:
-    """An update that moves each weight by 1e-4, as one at a small learning rate does, is ten times what passes."""
-    import torch
-
-    from toolrl_plugin_torch import probe
-
-    module, ids = make_model(), probe.probe_ids(None, 256, 64)
-    before = probe.module_logprobs(module, ids)
-    with torch.no_grad():
-        change(module, by=1e-4)
-    after = probe.module_logprobs(module, ids)
-    assert (before - after).abs().max() > 10 * probe.GREATEST

@@ -106,39 +106,3 @@ async def test_an_engines_contracts(server: VllmServer, tmp_path: Path) -> None:
         assert cut.ids == free.ids[: free.ids.index(stop) + 1]
         assert (cut.finish, cut.stopped_by) == ("stop", stop)
         assert cut.cached >= 32
-
-
-async def test_an_update_interrupts_what_is_under_way_and_it_goes_on(server: VllmServer, tmp_path: Path) -> None:
-    module, older, tokenizer = make_model(8), make_model(8), make_tokenizer()
-    async with engine(server, module, tmp_path, on_update="interrupt") as running:
-        both = 0
-        for version in range(1, 6):
-            # One asks for stop strings, which are looked for across the seam.
-            settings = [Sampling(190, seed=n, stop=("never",) if n % 2 else ()) for n in range(12)]
-            tasks = [
-                asyncio.ensure_future(running.generate(PROMPT, one, session=str(n))) for n, one in enumerate(settings)
-            ]
-            await asyncio.sleep(0.2 * version)
-            older.load_state_dict(module.state_dict())
-            change(module, version)
-            await running.update_weights(Weights(module, tokenizer, tmp_path / str(version), version), version)
-            done = await asyncio.wait_for(asyncio.gather(*tasks), 300)
-            for one, generation in zip(settings, done, strict=True):
-                engines.check_generation(generation, one)
-                place = generation.versions.index(version) if version in generation.versions else 190
-                assert set(generation.versions[:place]) <= {version - 1}
-                assert set(generation.versions[place:]) <= {version}
-                old, new = (logprobs_of(model, PROMPT, generation.ids) for model in (older, module))
-                wanted = [*old[:place], *new[place:]]
-                assert max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True)) < TOLERANCE
-                both += len(set(generation.versions)) == 2
-            if both:
-                return
-        raise AssertionError("no generation was interrupted in five rounds")
-
-
-async def test_a_method_that_the_server_lacks_is_named(server: VllmServer, tmp_path: Path) -> None:
-    async with engine(server, make_model(6), tmp_path) as running:
-        with pytest.raises(EngineError, match="no attribute 'toolrl_nothing'") as caught:
-            await running._dialect._call("toolrl_nothing")
-        assert "--worker-extension-cls" in (caught.value.hint or "")

@@ -1,4 +1,4 @@
-"""Sleep while the trainer works: refused where vLLM would free nothing, else down before the update and up after it.
+"""Sleep while the trainer works: down before the update and up after it.
 
 A CPU has nothing to free: its worker passes over both calls. The scheduler's and the executor's part of it is the same
 on every device, and is what runs here once the platform's word is taken back.
@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
-from vllm_help import OPTIONS, Weights, apart, change, make_model, needs_vllm
+from vllm_help import Weights, apart, change, make_model, needs_vllm
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, Rests
@@ -22,24 +21,6 @@ from toolrl_plugin_vllm.options import VllmEngineOptions
 from toolrl_testing.fakes import FakeWeights
 
 PROMPT = tuple(range(40, 100))
-
-
-@needs_vllm
-async def test_where_nothing_would_be_freed_it_is_refused(tokenizer: Any, tmp_path: Path) -> None:
-    weights = Weights(make_model(), tokenizer, tmp_path)
-    running = VllmEngine(
-        VllmEngineOptions(**OPTIONS, sleep_level=1), BuildContext("vllm", tokenizer=tokenizer, weights=weights)
-    )
-    with pytest.raises(ConfigError, match="can't sleep on CpuPlatform: it would free nothing") as caught:
-        await running.start()
-    assert "Set it to 0" in (caught.value.hint or "")
-    await running.stop()
-
-
-def test_an_adapters_base_is_never_freed() -> None:
-    with pytest.raises(ValidationError, match="take sleep_level 1, or lora merged"):
-        VllmEngineOptions(sleep_level=2, lora="adapter")
-    assert VllmEngineOptions(sleep_level=1, lora="adapter").sleep_level == 1
 
 
 def test_what_samples_all_the_while_never_sleeps() -> None:
@@ -109,10 +90,3 @@ async def test_it_does_not_sleep_under_a_generation(engine: Any, monkeypatch: py
         with pytest.raises(EngineError, match="can't sleep while 1 sessions are generating"):
             await running.rest()
         assert len((await task).ids) == 64
-
-
-@needs_vllm
-async def test_without_a_sleep_level_a_rest_is_nothing(engine: Any) -> None:
-    async with engine(make_model()) as running:
-        await running.rest()
-        assert len((await running.generate(PROMPT, Sampling(4, seed=1), session="a")).ids) == 4

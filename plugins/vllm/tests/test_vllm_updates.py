@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import BYTES, Stale, Weights, apart, change, logprobs_of, make_model, needs_vllm
+from vllm_help import BYTES, Weights, change, logprobs_of, make_model, needs_vllm
 
 from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
@@ -64,22 +64,6 @@ async def test_many_requests_over_many_updates(
             check(models, prompt, done, one.temperature)
 
 
-async def test_a_prompt_in_the_cache_is_not_reused_where_an_update_fails_its_check(
-    engine: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    """What the check raises leaves an engine whose cache is of the weights that it has."""
-
-    module = make_model()
-    async with engine(module) as running:
-        await running.generate(PROMPT, Sampling(4, seed=1), session="a")
-        other = make_model(7)
-        with pytest.raises(EngineError, match="version 1 vLLM doesn't have"):
-            await running.update_weights(Stale(other, module, tokenizer, tmp_path / "w", 1), 1)
-        done = await running.generate(PROMPT, Sampling(16, seed=1), session="a")
-        assert done.cached == 0
-        check({1: other}, PROMPT, done)
-
-
 @pytest.mark.parametrize("wrong", ["swapped", "stale"])
 @pytest.mark.parametrize("separate_process", [False, True])
 async def test_tensors_that_are_swapped_or_stale_are_found_by_their_digests(
@@ -103,56 +87,6 @@ async def test_tensors_that_are_swapped_or_stale_are_found_by_their_digests(
         count = 2 if wrong == "swapped" else 1
         with pytest.raises(EngineError, match=rf"version 1 vLLM doesn't .* {count} of \d+ tensors differ, '{one}'"):
             await running.update_weights(Wrong(module, tokenizer, tmp_path / "w", 1), 1)
-
-
-@pytest.mark.parametrize("separate_process", [False, True])
-async def test_an_update_that_breaks_off_leaves_nothing_in_the_next(
-    engine: Any, tokenizer: Any, tmp_path: Path, separate_process: bool
-) -> None:
-    module = make_model()
-
-    class Torn(Weights):
-        def tensors(self, *, merged: bool = True) -> Any:
-            for number, each in enumerate(super().tensors()):
-                if number == 8:  # Between two tensors that vLLM keeps as one.
-                    raise EngineError("it broke")
-                yield each
-
-    async with engine(module, separate_process=separate_process) as running:
-        change(module)
-        with pytest.raises(EngineError, match="it broke"):
-            await running.update_weights(Torn(module, tokenizer, tmp_path / "w", 1), 1)
-        change(module)
-        await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 2), 2)
-        check({2: module}, PROMPT, await running.generate(PROMPT, Sampling(16, seed=1), session="a"))
-
-
-async def test_more_episodes_than_places(engine: Any) -> None:
-    """64 episodes of three turns, 16 of which decode at once; some are cancelled, some stop early."""
-
-    module = make_model()
-
-    async def episode(running: Any, number: int) -> int:
-        prompt, found = (*PROMPT[:30], number + 100), 0
-        for turn in range(3):
-            sampling = Sampling(10 + number % 7, temperature=0.9, seed=3 * number + turn, stop_token_ids=(5, 9))
-            done = await running.generate(prompt, sampling, session=str(number))
-            engines.check_generation(done, sampling)
-            assert apart(module, prompt, done, 0.9) < TOLERANCE
-            prompt, found = (*prompt, *done.ids, *PROMPT[:8]), found + len(done.ids)
-        await running.close(str(number))
-        return found
-
-    async with engine(module, max_batch=16) as running:
-        tasks = [asyncio.ensure_future(episode(running, number)) for number in range(64)]
-        await asyncio.sleep(0.1)
-        for task in tasks[::8]:
-            task.cancel()
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(one) for one in done[::8]] == [asyncio.CancelledError] * 8
-        assert all(isinstance(one, int) and one > 2 for number, one in enumerate(done) if number % 8), done
-        assert await running._driver.call(running._driver.engine.get_num_unfinished_requests) == 0
-        assert not running._sessions
 
 
 async def test_stop_strings_and_stop_ids_spelled_over_tokens(engine: Any, tokenizer: Any) -> None:

@@ -118,7 +118,7 @@ class Conversation:
 def _wording(options: TemplateOptions) -> Wording:
     """Qwen's, which the parser `hermes` reads."""
     return Wording(
-        preamble=lambda specs: preamble(specs, options.preamble_style, options.preamble_text),
+        preamble=lambda specs: preamble(specs, options.preamble_style),
         with_calls=with_calls,
         results=results_text,
         markup=_MARKUP,

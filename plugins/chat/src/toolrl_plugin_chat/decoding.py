@@ -66,11 +66,6 @@ class Decoder:
                     return
         self._spell = None
 
-    @property
-    def spelled(self) -> bool:
-        """True where tokens are joined as bytes, False where the tokenizer's own decoding is asked piece by piece."""
-        return self._spell is not None
-
     def __call__(self, ids: Sequence[int]) -> Decoded:
         """Text and offsets of all ids; special tokens are kept as text."""
         return self._by_bytes(ids) if self._spell is not None else self._by_window(ids)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class TurnEndOptions(BaseModel):
@@ -46,15 +46,6 @@ class PreambleOptions(BaseModel):
         "full",
         description="full: Qwen's wording with each tool's JSON Schema; short: one line a tool, for small models.",
     )
-    preamble_text: str | None = Field(
-        None, description="Own wording of the preamble instead of a style; `{tools}` stands for the tools' lines."
-    )
-
-    @model_validator(mode="after")
-    def _preamble_names_tools(self) -> Self:
-        if self.preamble_text is not None and "{tools}" not in self.preamble_text:
-            raise ValueError("preamble_text must hold {tools}, where the tools' lines go")
-        return self
 
 
 class TemplateOptions(SourceOptions, PreambleOptions):

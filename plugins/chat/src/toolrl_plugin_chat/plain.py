@@ -95,7 +95,7 @@ class PlainFormat(TokenFormat):
     def _with_preamble(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Sequence[Message]:
         if not tools or not self._options.preamble:
             return messages
-        return with_system(messages, preamble(tools, self._options.preamble_style, self._options.preamble_text))
+        return with_system(messages, preamble(tools, self._options.preamble_style))
 
     # Marks.
 
@@ -115,7 +115,7 @@ class PlainFormat(TokenFormat):
 
     def _find_ends(self) -> tuple[int, ...]:
         ends = turn_end_ids(self._codec, self._options.turn_end, self._where)
-        ends += model_end_ids(self._codec, self._where)
+        ends += model_end_ids(self._codec)
         if not ends:
             raise ChatFormatError(
                 "nothing ends a turn: the tokenizer has no end-of-sequence token",

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
-from toolrl_plugin_chat.abilities import QUESTION, probe_results, study
+from toolrl_plugin_chat.abilities import QUESTION, study
 from toolrl_plugin_chat.assistant_rendering import AssistantRendering
 from toolrl_plugin_chat.codec import Codec
 from toolrl_plugin_chat.control import OutsideTexts, Shield, turn_marks
@@ -30,7 +29,7 @@ from toolrl_plugin_chat.preamble import Wording
 from toolrl_plugin_chat.rendering import Renderer
 from toolrl_plugin_chat.thinking import opened_marks
 from toolrl_plugin_chat.tokens import refuse_media
-from toolrl_plugin_chat.trial import WholeFormat, probe_call
+from toolrl_plugin_chat.trial import WholeFormat
 from toolrl_plugin_chat.turns import TurnEnds
 
 
@@ -100,25 +99,9 @@ class TemplateFormat(WholeFormat):
             remarks.append("shows no system message; one stands before the user's first words instead")
         if tools and described and preamble == "auto":
             remarks.append(f"ignores {abilities.ignored}; toolrl's own preamble describes them")
-        if tools and preamble == "never" and not abilities.tools:
-            remarks.append("ignores tools and `preamble` is never: the model doesn't see its tools")
         remarks = [f"the chat template {remark}" for remark in remarks]
         thinks = self.open([Message("user", QUESTION)], tools).in_thinking
-        remarks += self.rewritten_turns("the chat template", tools, thinks=thinks)
-        return remarks + self._two_calls_fail(tools)
-
-    def _two_calls_fail(self, tools: Sequence[ToolSpec]) -> list[str]:
-        """A remark where two calls in one turn can't be answered: a model may make them even so."""
-        if not tools:
-            return []
-        try:
-            self.bridge((), probe_results([probe_call(tools, index) for index in range(2)]), tools)
-        except ChatFormatError as error:
-            return [
-                f"an episode in which the model makes two calls in one turn will fail: {error.message}. With "
-                "`options: {preamble: always}` toolrl lays calls and results out itself"
-            ]
-        return []
+        return [*remarks, *self.rewritten_turns("the chat template", tools, thinks=thinks)]
 
     def _rendered(self, ids: Sequence[int], messages: Sequence[Message], text: str) -> Rendered:
         """With the images of the messages among the ids."""

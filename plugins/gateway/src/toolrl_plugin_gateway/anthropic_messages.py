@@ -6,52 +6,38 @@ import uuid
 from collections.abc import Iterator, Mapping
 
 from toolrl.types import Message, ToolSpec
-from toolrl_plugin_gateway.dialect import (
-    Answer,
-    Event,
-    Json,
-    Question,
-    RefusedError,
-    encode_json,
-    named_tools,
-    read_arguments,
-    read_content,
-    read_limit,
-    read_list,
-    read_object,
-    read_stop,
-    read_tool,
-)
+from toolrl_plugin_gateway import dialect
+from toolrl_plugin_gateway.dialect import Answer, Event, Json, Question, RefusedError
 
 _ERRORS = {401: "authentication_error", 413: "request_too_large", 500: "api_error"}
 _FINISH = {"calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
 
 
 def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
-    """See Dialect."""
-    if read_object(body.get("output_config") or {}, "output_config").get("format") or body.get("output_format"):
+    """See `dialect`."""
+    if dialect.read_object(body.get("output_config") or {}, "output_config").get("format") or body.get("output_format"):
         raise RefusedError.invalid("output formats are not supported: describe the format in the prompt")
-    items = read_list(body.get("messages"), "messages")
+    items = dialect.read_list(body.get("messages"), "messages")
     if not items:
         raise RefusedError.invalid("messages is empty")
-    system, _ = read_content(body.get("system"), "system")
+    system = dialect.read_content(body.get("system"), "system")
     messages = [Message("system", system)] if system else []
     for index, item in enumerate(items):
         messages += _messages(item, f"messages[{index}]")
-    tools = read_list(body.get("tools"), "tools")
+    tools = dialect.read_list(body.get("tools"), "tools")
     return Question(
-        messages=named_tools(messages),
+        messages=dialect.named_tools(messages),
         tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
         model=str(body.get("model")),
-        max_tokens=read_limit(body, "max_tokens"),
-        stop=read_stop(body.get("stop_sequences"), "stop_sequences"),
+        max_tokens=dialect.read_limit(body, "max_tokens"),
+        stop=dialect.read_stop(body.get("stop_sequences"), "stop_sequences"),
     )
 
 
 def _tool(tool: Json, where: str) -> ToolSpec:
     kind = "function" if tool.get("type") in (None, "custom") else tool["type"]
-    parameters = read_object(tool.get("input_schema", {}), f"{where}.input_schema")
-    return read_tool({**tool, "type": kind, "parameters": parameters}, where)
+    parameters = dialect.read_object(tool.get("input_schema", {}), f"{where}.input_schema")
+    return dialect.read_tool({**tool, "type": kind, "parameters": parameters}, where)
 
 
 def _messages(item: Json, where: str) -> Iterator[Message]:
@@ -59,18 +45,19 @@ def _messages(item: Json, where: str) -> Iterator[Message]:
     role, content = item.get("role"), item.get("content")
     if role not in ("system", "user", "assistant"):
         raise RefusedError.invalid(f"{where}.role is {role!r:.80}, expected user or assistant")
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else read_list(content, f"{where}.content")
+    content = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    blocks = dialect.read_list(content, f"{where}.content")
     if role == "assistant":
         yield _assistant(blocks, where)
         return
     for block in blocks:
         if block.get("type") == "tool_result":
-            text, media = read_content(block.get("content"), f"{where}.content")
-            yield Message("tool", text, media, tool_call_id=str(block.get("tool_use_id")))
+            text = dialect.read_content(block.get("content"), f"{where}.content")
+            yield Message("tool", text, tool_call_id=str(block.get("tool_use_id")))
     rest = [block for block in blocks if block.get("type") != "tool_result"]
     if rest or not blocks:
-        text, media = read_content(rest, f"{where}.content")
-        yield Message(role, text, media)
+        text = dialect.read_content(rest, f"{where}.content")
+        yield Message(role, text)
 
 
 def _assistant(blocks: list[Json], where: str) -> Message:
@@ -78,19 +65,19 @@ def _assistant(blocks: list[Json], where: str) -> Message:
     for block in blocks:
         match block:
             case {"type": "tool_use"}:
-                calls.append(read_arguments(block.get("input"), block.get("name", ""), block.get("id")))
+                calls.append(dialect.read_arguments(block.get("input"), block.get("name", ""), block.get("id")))
             case {"type": "thinking", "thinking": str(text)}:
                 thinking.append(text)
             case {"type": "redacted_thinking"}:
                 pass
             case _:
                 rest.append(block)
-    text, media = read_content(rest, f"{where}.content")
-    return Message("assistant", text, media, tuple(calls), reasoning="\n".join(thinking) or None)
+    text = dialect.read_content(rest, f"{where}.content")
+    return Message("assistant", text, tool_calls=tuple(calls), reasoning="\n".join(thinking) or None)
 
 
 def write(body: Json, answer: Answer) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     content: list[Json] = []
     wanted = body.get("thinking")
     if answer.turn.reasoning and isinstance(wanted, dict) and wanted.get("type") != "disabled":
@@ -112,7 +99,7 @@ def write(body: Json, answer: Answer) -> Json:
 
 
 def stream(body: Json, response: Json) -> Iterator[Event]:
-    """See Dialect."""
+    """See `dialect`."""
 
     def event(kind: str, **data: object) -> Event:
         return kind, {"type": kind, **data}
@@ -140,12 +127,12 @@ def _in_parts(block: Json) -> tuple[Json, list[Json]]:
             ]
             return {"type": "thinking", "thinking": "", "signature": ""}, parts
         case "tool_use":
-            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": encode_json(block["input"])}]
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": dialect.dumps(block["input"])}]
     return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
 
 
 def error(status: int, code: str, message: str) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     return {
         "type": "error",
         "error": {"type": _ERRORS.get(status, "invalid_request_error"), "message": message, "code": code},

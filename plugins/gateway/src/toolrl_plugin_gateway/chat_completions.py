@@ -8,70 +8,58 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolrl.types import Message
-from toolrl_plugin_gateway.dialect import (
-    Answer,
-    Event,
-    Json,
-    Question,
-    RefusedError,
-    encode_json,
-    named_tools,
-    read_arguments,
-    read_content,
-    read_limit,
-    read_list,
-    read_object,
-    read_stop,
-    read_tool,
-)
+from toolrl_plugin_gateway import dialect
+from toolrl_plugin_gateway.dialect import Answer, Event, Json, Question, RefusedError
 
 _FINISH = {"calls": "tool_calls", "length": "length", "stop": "stop"}
 
 
 def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
-    """See Dialect."""
+    """See `dialect`."""
     if body.get("n") not in (None, 1):
         raise RefusedError.invalid(f"n is {body['n']!r:.80}: one answer a request; ask several times")
     wanted = body.get("response_format")
-    if wanted is not None and read_object(wanted, "response_format").get("type") != "text":
+    if wanted is not None and dialect.read_object(wanted, "response_format").get("type") != "text":
         raise RefusedError.invalid("response_format is not supported: describe the format in the prompt")
-    tools = read_list(body.get("tools"), "tools")
+    tools = dialect.read_list(body.get("tools"), "tools")
     return Question(
         messages=read_messages(body.get("messages"), "messages"),
-        tools=[read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
+        tools=[dialect.read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
         model=str(body.get("model")),
-        max_tokens=read_limit(body, "max_completion_tokens", "max_tokens"),
-        stop=read_stop(body.get("stop"), "stop"),
+        max_tokens=dialect.read_limit(body, "max_completion_tokens", "max_tokens"),
+        stop=dialect.read_stop(body.get("stop"), "stop"),
     )
 
 
 def read_messages(value: Any, where: str) -> list[Message]:
     """Messages in OpenAI's form. Raises RefusedError for what they can't hold, and where there are none."""
-    items = read_list(value, where)
+    items = dialect.read_list(value, where)
     if not items:
         raise RefusedError.invalid(f"{where} is empty")
-    return named_tools(_message(item, f"{where}[{index}]") for index, item in enumerate(items))
+    return dialect.named_tools(_message(item, f"{where}[{index}]") for index, item in enumerate(items))
 
 
 def _message(item: Json, where: str) -> Message:
     role: Any = item.get("role")
-    text, media = read_content(item.get("content"), f"{where}.content")
+    text = dialect.read_content(item.get("content"), f"{where}.content")
     if role in ("system", "developer", "user"):
-        return Message("user" if role == "user" else "system", text, media)
+        return Message("user" if role == "user" else "system", text)
     if role == "tool":
-        return Message("tool", text, media, tool_call_id=str(item.get("tool_call_id")))
+        return Message("tool", text, tool_call_id=str(item.get("tool_call_id")))
     if role != "assistant":
         raise RefusedError.invalid(f"{where}.role is {role!r:.80}, expected system, developer, user, assistant or tool")
     calls = []
-    for index, call in enumerate(read_list(item.get("tool_calls"), f"{where}.tool_calls")):
-        function = read_object(call.get("function"), f"{where}.tool_calls[{index}].function")
-        calls.append(read_arguments(function.get("arguments"), function.get("name", ""), call.get("id")))
+    for index, call in enumerate(dialect.read_list(item.get("tool_calls"), f"{where}.tool_calls")):
+        function = dialect.read_object(call.get("function"), f"{where}.tool_calls[{index}].function")
+        calls.append(dialect.read_arguments(function.get("arguments"), function.get("name", ""), call.get("id")))
     thinking = item.get("reasoning_content") or item.get("reasoning")
-    return Message("assistant", text, media, tuple(calls), reasoning=thinking if isinstance(thinking, str) else None)
+    return Message(
+        "assistant", text, tool_calls=tuple(calls), reasoning=thinking if isinstance(thinking, str) else None
+    )
 
 
 def write(body: Json, answer: Answer) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     message = write_message(
         Message("assistant", answer.text, tool_calls=tuple(answer.calls), reasoning=answer.turn.reasoning)
     )
@@ -87,12 +75,16 @@ def write(body: Json, answer: Answer) -> Json:
 
 
 def write_message(message: Message) -> Json:
-    """A message in OpenAI's form. Images are left out of a task: an agent gets them from where the task has them."""
+    """A message in OpenAI's form, without images."""
     written: Json = {"role": message.role, "content": message.content}
     if message.tool_calls:
         written["content"] = message.content or None
         written["tool_calls"] = [
-            {"id": it.id, "type": "function", "function": {"name": it.name, "arguments": encode_json(it.arguments)}}
+            {
+                "id": it.id,
+                "type": "function",
+                "function": {"name": it.name, "arguments": dialect.dumps(it.arguments)},
+            }
             for it in message.tool_calls
         ]
     if message.reasoning:
@@ -103,7 +95,7 @@ def write_message(message: Message) -> Json:
 
 
 def stream(body: Json, response: Json) -> Iterator[Event]:
-    """See Dialect."""
+    """See `dialect`."""
     head = {name: response[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     (choice,) = response["choices"]
     message = dict(choice["message"])
@@ -121,6 +113,6 @@ def stream(body: Json, response: Json) -> Iterator[Event]:
 
 
 def error(status: int, code: str, message: str) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}

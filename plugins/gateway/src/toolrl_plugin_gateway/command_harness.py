@@ -9,14 +9,12 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Outcome
@@ -30,7 +28,7 @@ GUARD_SECONDS = 5.0
 """How long the guard may take to end everything, before it is killed itself."""
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 _MOST_OUTPUT = 1 << 20
-"""Bytes of stdout, and of stderr, that are kept: the last ones. Of an answer in a file, the first ones."""
+"""Bytes of stdout, and of stderr, that are kept: the last ones."""
 _SHOWN = 2000
 """Characters of output in a message."""
 
@@ -39,10 +37,9 @@ class CommandHarness(GatewayHarness):
     """Follows Harness."""
 
     def __init__(self, options: CommandOptions, context: BuildContext) -> None:
-        """Raises ConfigError for a command that can't be found, or a folder that isn't there."""
+        """Raises ConfigError for a command that can't be found,"""
         super().__init__(options, context)
         self._options = options
-        self._kept = context.run_dir / "harness" if options.keep_folders and context.run_dir is not None else None
         scripts = str(Path(sys.executable).parent)  # The programs of the run's own environment come first.
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         self._env = {**inherited, "PATH": os.pathsep.join([scripts, inherited.get("PATH", os.defpath)]), **options.env}
@@ -51,17 +48,11 @@ class CommandHarness(GatewayHarness):
         self._command = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
         if not words or shutil.which(self._command[0], path=self._env["PATH"]) is None:
             raise ConfigError(f"there is no program {' '.join(words[:1])!r} on PATH", where=f"{context.where}.command")
-        if options.folder is not None and not Path(options.folder).is_dir():
-            raise ConfigError(f"there is no folder {options.folder!r}", where=f"{context.where}.folder")
-        self._places = asyncio.Semaphore(options.processes)
-
-    def place(self, session: Session) -> AbstractAsyncContextManager[Any]:
-        """See GatewayHarness."""
-        return self._places
+        self.places = asyncio.Semaphore(options.processes)
 
     async def run(self, session: Session) -> Outcome:
         """See GatewayHarness. Raises AgentError."""
-        async with self._folder(session.context.episode_id) as folder:
+        async with self._folder() as folder:
             task = describe(session.task)
             prompt = next((it["content"] for it in reversed(task["messages"]) if it["role"] == "user"), "")
             prompt = prompt.encode(errors="replace").decode()  # Half of a surrogate pair can't be written.
@@ -76,8 +67,8 @@ class CommandHarness(GatewayHarness):
             status, out, err = await _ended(words, files / stdin, folder, env)
             if status:
                 said = (err.strip() or out.strip())[-_SHOWN:]
-                raise AgentError(f"{shlex.join(self._command)!r} {_status(status)}" + (f":\n{said}" if said else ""))
-            return Outcome(self._answer(folder, out))
+                raise AgentError(f"{shlex.join(self._command)!r} ended with status {status}:\n{said}")
+            return Outcome(out.strip() if self._options.answer == "stdout" else None)
 
     def _access(self, session: Session) -> dict[str, str]:
         """How SDKs find the gateway."""
@@ -92,29 +83,10 @@ class CommandHarness(GatewayHarness):
             "ANTHROPIC_MODEL": MODEL,
         }
 
-    def _answer(self, folder: Path, out: str) -> str | None:
-        name = self._options.answer
-        if name is None:
-            return None
-        if name == "stdout":
-            return out.strip()
-        with contextlib.suppress(OSError, RuntimeError):  # The latter for links in a circle.
-            file = (folder / name).resolve()
-            # A pipe would hold up the run, and a link may lead to what the model mustn't read.
-            if file.is_file() and file.is_relative_to(folder.parent.resolve()):
-                with file.open("rb") as opened:
-                    return opened.read(_MOST_OUTPUT).decode(errors="replace").strip()
-        return None
-
     @asynccontextmanager
-    async def _folder(self, episode: str) -> AsyncIterator[Path]:
-        """The folder that a process starts in, in one for the files of its task."""
-        if self._kept is not None:
-            parent = self._kept / re.sub(r"[^\w.-]", "_", episode)
-            shutil.rmtree(parent, ignore_errors=True)
-            parent.mkdir(parents=True)
-        else:
-            parent = Path(tempfile.mkdtemp(prefix="toolrl-"))
+    async def _folder(self) -> AsyncIterator[Path]:
+        """The folder that a process starts in, in one for the files of its task. Both are deleted after it."""
+        parent = Path(tempfile.mkdtemp(prefix="toolrl-"))
         folder = parent / "folder"
         try:
             if self._options.folder is not None:
@@ -122,8 +94,7 @@ class CommandHarness(GatewayHarness):
             folder.mkdir(exist_ok=True)
             yield folder
         finally:
-            if self._kept is None:
-                await uninterrupted(asyncio.to_thread(shutil.rmtree, parent, ignore_errors=True))
+            await uninterrupted(asyncio.to_thread(shutil.rmtree, parent, ignore_errors=True))
 
 
 async def _ended(words: list[str], stdin: Path, folder: Path, env: Mapping[str, str]) -> tuple[int, str, str]:
@@ -169,9 +140,3 @@ async def _tail(stream: asyncio.StreamReader) -> str:
         kept += data
         del kept[:-_MOST_OUTPUT]
     return kept.decode(errors="replace")
-
-
-def _status(status: int) -> str:
-    with contextlib.suppress(ValueError):
-        return f"was ended by {signal.Signals(status - 128).name}"
-    return f"ended with status {status}"

@@ -1,20 +1,29 @@
-"""What the dialects share: a question to the model, its answer, and how parts of messages are read."""
+"""What the dialects share: a question to the model, its answer, and how parts of messages are read.
+
+A dialect is one API, a module with these functions:
+
+    read(body, responses)          the question of a request's body; `responses` are conversations that it may continue
+    write(body, answer)            the response's body
+    stream(body, response)         the same as server-sent events
+    error(status, code, message)   the body of a response that refuses
+
+`read` raises RefusedError.
+"""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-from urllib.parse import unquote_to_bytes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, Literal
 
-from toolrl.types import IMAGE_MARK, CallError, Media, Message, ToolCall, ToolSpec, Turn
+from toolrl.types import CallError, Message, ToolCall, ToolSpec, Turn
 
 Json = dict[str, Any]
 Event = tuple[str | None, Json | str]
 """The name and the data of a server-sent event."""
+Dialect = ModuleType
 
 
 class RefusedError(Exception):
@@ -72,27 +81,6 @@ class Answer:
         return self.turn.segments[0].tokens[0] if self.turn.segments else 0
 
 
-class Dialect(Protocol):
-    """One API: a module with these functions."""
-
-    def read(self, body: Json, responses: Mapping[str, list[Message]]) -> Question:
-        """The question of a request's body; `responses` are the conversations that it may continue by their ids.
-        Raises RefusedError."""
-        ...
-
-    def write(self, body: Json, answer: Answer) -> Json:
-        """The response's body."""
-        ...
-
-    def stream(self, body: Json, response: Json) -> Iterable[Event]:
-        """The same as server-sent events."""
-        ...
-
-    def error(self, status: int, code: str, message: str) -> Json:
-        """The body of a response that refuses."""
-        ...
-
-
 def read_object(value: Any, what: str) -> Json:
     """Raises RefusedError for anything but a JSON object."""
     if not isinstance(value, dict):
@@ -146,41 +134,21 @@ def read_arguments(text: Any, name: str, id: Any) -> ToolCall:  # noqa: A002
     return ToolCall(str(name), {}, id=str(id or ""), raw=str(text))
 
 
-def read_content(content: Any, what: str) -> tuple[str, tuple[Media, ...]]:
-    """Text and images of a message in any dialect; parts are joined by line ends. Raises RefusedError."""
+def read_content(content: Any, what: str) -> str:
+    """Text of a message in any dialect; parts are joined by line ends. Raises RefusedError for what is no text."""
     if content is None or isinstance(content, str):
-        return content or "", ()
-    texts, media = [], []
+        return content or ""
+    texts = []
     for index, part in enumerate(read_list(content, what)):
         match part:
             case {"type": "text" | "input_text" | "output_text", "text": str(text)}:
                 texts.append(text)
             case {"type": "refusal", "refusal": str(text)}:
                 texts.append(text)
-            case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
-                media.append(_image(url, what))
-                texts.append(IMAGE_MARK)
-            case {"type": "input_image", "image_url": str(url)}:
-                media.append(_image(url, what))
-                texts.append(IMAGE_MARK)
-            case {"type": "image", "source": {"type": "base64", "data": str(data)}}:
-                media.append(_image(f"data:image;base64,{data}", what))
-                texts.append(IMAGE_MARK)
             case _:
                 kind = f"{what}[{index}] of type {part.get('type')!r:.80}"
-                raise RefusedError.invalid(f"{kind} is not supported: send text, or images as data URLs")
-    return "\n".join(texts), tuple(media)
-
-
-def _image(url: str, what: str) -> Media:
-    head, _, data = url.partition(",")
-    if not head.startswith("data:"):
-        raise RefusedError.invalid(f"{what} has an image at {url!r:.80}: send it as a data URL")
-    try:
-        decoded = base64.b64decode(data, validate=True) if head.endswith(";base64") else unquote_to_bytes(data)
-    except (binascii.Error, ValueError) as error:
-        raise RefusedError.invalid(f"{what} has an image that can't be decoded: {error}") from None
-    return Media("image", decoded)
+                raise RefusedError.invalid(f"{kind} is not supported: send text")
+    return "\n".join(texts)
 
 
 def named_tools(messages: Iterable[Message]) -> list[Message]:
@@ -190,14 +158,12 @@ def named_tools(messages: Iterable[Message]) -> list[Message]:
     for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
         if message.role == "tool" and message.name is None:
-            message = Message(
-                "tool", message.content, message.media, (), message.tool_call_id, names.get(message.tool_call_id)
-            )
+            message = replace(message, name=names.get(message.tool_call_id))
         named.append(message)
     return named
 
 
-def encode_json(value: Any) -> str:
+def dumps(value: Any) -> str:
     """A call's arguments as text."""
     return json.dumps(value, ensure_ascii=False)
 
@@ -209,15 +175,3 @@ def encode_events(events: Iterable[Event]) -> bytes:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         lines.append(f"event: {name}\ndata: {text}\n\n" if name else f"data: {text}\n\n")
     return "".join(lines).encode(errors="replace")
-
-
-IGNORED: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(
-        ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-         "logit_bias", "seed", "logprobs", "top_logprobs", "reasoning_effort", "reasoning"),
-        lambda value: value is not None and value is not False,
-    ),
-    "tool_choice": lambda value: value not in (None, "auto", {"type": "auto"}),
-    "parallel_tool_calls": lambda value: value is False,
-}  # fmt: skip
-"""Fields that ask for another sampling than the run's, and whether a value does."""

@@ -42,6 +42,8 @@ class GatewayHarness(ABC):
         self.limits = options
         self.where = context.where
         self.gateway = Gateway(options.roles)
+        self.places: AbstractAsyncContextManager[Any] = nullcontext()
+        """Held while the agent plays; its time begins when it is."""
 
     async def start(self) -> None:
         """Listen, on this machine alone."""
@@ -50,10 +52,6 @@ class GatewayHarness(ABC):
     async def stop(self) -> None:
         """Close all connections."""
         await self.gateway.stop()
-
-    def place(self, session: Session) -> AbstractAsyncContextManager[Any]:
-        """Held while the agent plays; its time begins when it is."""
-        return nullcontext()
 
     @abstractmethod
     async def run(self, session: Session) -> Outcome:
@@ -72,7 +70,7 @@ class GatewayHarness(ABC):
     async def _outcome(self, session: Session) -> Outcome:
         limit: asyncio.Timeout | None = None
         try:
-            async with self.place(session):
+            async with self.places:
                 limit = asyncio.timeout(self.limits.time_limit)
                 async with limit:
                     outcome = await self.run(session)

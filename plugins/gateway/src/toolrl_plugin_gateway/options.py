@@ -50,16 +50,11 @@ class CommandOptions(HarnessOptions):
     stdin: Literal["task", "prompt", "nothing"] = Field(
         "task", description="What stands on stdin: the task as JSON, the text of its last user message, or nothing."
     )
-    answer: str | None = Field(
-        None,
-        description="Where the final answer is found: `stdout`, or a file in the folder of the process. Without it the "
-        "rewards read the model's last turn.",
+    answer: Literal["stdout"] | None = Field(
+        None, description="stdout is the final answer. Without it the rewards read the model's last turn."
     )
     folder: str | None = Field(
         None, description="A folder that is copied: each process starts in a copy of its own, else in an empty folder."
-    )
-    keep_folders: bool = Field(
-        False, description="Keep the folders, in `harness/` of the run folder. Else they are deleted."
     )
     env: dict[str, str] = Field(
         default_factory=dict,
@@ -67,17 +62,3 @@ class CommandOptions(HarnessOptions):
         "Nothing else of the run's environment reaches it.",
     )
     processes: int = Field(32, ge=1, description="Processes that run at once; further episodes wait.")
-
-
-class ExternalOptions(HarnessOptions):
-    """Options of the harness `external`."""
-
-    host: str = Field(
-        "127.0.0.1", description="The address to listen on; `0.0.0.0` for other machines, in a network that is trusted."
-    )
-    port: int = Field(8000, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
-    key: str | None = Field(
-        None,
-        min_length=8,
-        description="What requests for episodes carry, such as `${GATEWAY_KEY}`. Without it a random key is logged.",
-    )

@@ -15,7 +15,7 @@ _PACKAGE = "toolrl_plugin_gateway"
 
 @hookimpl
 def toolrl_harnesses() -> Iterator[Component[Harness]]:
-    """The harnesses `python`, `command` and `external`."""
+    """The harnesses `python` and `command`."""
     yield Component(
         "python",
         f"{_PACKAGE}.python_harness:PythonHarness",
@@ -27,12 +27,6 @@ def toolrl_harnesses() -> Iterator[Component[Harness]]:
         f"{_PACKAGE}.command_harness:CommandHarness",
         summary="A command plays the episodes, each in a process of its own.",
         options=f"{_PACKAGE}.options:CommandOptions",
-    )
-    yield Component(
-        "external",
-        f"{_PACKAGE}.external:ExternalHarness",
-        summary="Offers the episodes over HTTP to an agent that runs elsewhere.",
-        options=f"{_PACKAGE}.options:ExternalOptions",
     )
 
 

@@ -6,7 +6,6 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Outcome
 from toolrl.tools.threads import POOL
 from toolrl.types import Task
@@ -45,8 +44,6 @@ class PythonHarness(GatewayHarness):
         super().__init__(options, context)
         self._target = options.target
         self._play = load_object(options.target, context.where)
-        if not callable(self._play):
-            raise ConfigError(f"{options.target!r} is {type(self._play).__name__}, not a function", where=context.where)
 
     async def run(self, session: Session) -> Outcome:
         """See GatewayHarness."""

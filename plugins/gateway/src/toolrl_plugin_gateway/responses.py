@@ -10,48 +10,32 @@ from itertools import count
 from typing import Any
 
 from toolrl.types import Message
+from toolrl_plugin_gateway import dialect
 from toolrl_plugin_gateway.chat_completions import error as error
-from toolrl_plugin_gateway.dialect import (
-    Answer,
-    Event,
-    Json,
-    Question,
-    RefusedError,
-    encode_json,
-    named_tools,
-    read_arguments,
-    read_content,
-    read_limit,
-    read_list,
-    read_object,
-    read_tool,
-)
+from toolrl_plugin_gateway.dialect import Answer, Event, Json, Question, RefusedError
 
 
 def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
-    """See Dialect."""
-    wanted = read_object(body.get("text") or {}, "text").get("format")
-    if wanted is not None and read_object(wanted, "text.format").get("type") != "text":
+    """See `dialect`."""
+    wanted = dialect.read_object(body.get("text") or {}, "text").get("format")
+    if wanted is not None and dialect.read_object(wanted, "text.format").get("type") != "text":
         raise RefusedError.invalid("text.format is not supported: describe the format in the prompt")
-    for name in ("conversation", "background", "prompt"):
-        if body.get(name):
-            raise RefusedError.invalid(f"{name} is not supported: send `input`, with previous_response_id perhaps")
     before = body.get("previous_response_id")
     if before is not None and (not isinstance(before, str) or before not in responses):
         raise RefusedError.invalid(f"previous_response_id {before!r:.80} is of no response of this episode")
     given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else read_list(given, "input")
-    system, _ = read_content(body.get("instructions"), "instructions")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else dialect.read_list(given, "input")
+    system = dialect.read_content(body.get("instructions"), "instructions")
     instructions = [Message("system", system)] if system else []
     messages = [*instructions, *responses.get(str(before), ()), *_messages(items)]
     if not messages:
         raise RefusedError.invalid("input is empty")
-    tools = read_list(body.get("tools"), "tools")
+    tools = dialect.read_list(body.get("tools"), "tools")
     return Question(
-        messages=named_tools(messages),
-        tools=[read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
+        messages=dialect.named_tools(messages),
+        tools=[dialect.read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
         model=str(body.get("model")),
-        max_tokens=read_limit(body, "max_output_tokens"),
+        max_tokens=dialect.read_limit(body, "max_output_tokens"),
         instructions=len(instructions),
     )
 
@@ -66,15 +50,15 @@ def _messages(items: list[Json]) -> Iterator[Message]:
                 yield turn
             turn = Message("assistant", reasoning=_reasoning(item, where) or None)
         elif kind == "function_call":
-            call = read_arguments(item.get("arguments"), item.get("name", ""), item.get("call_id"))
+            call = dialect.read_arguments(item.get("arguments"), item.get("name", ""), item.get("call_id"))
             turn = turn or Message("assistant")
             turn = replace(turn, tool_calls=(*turn.tool_calls, call))
         elif kind == "message" and item.get("role") == "assistant":
             if turn is not None and (turn.content or turn.tool_calls):
                 yield turn
                 turn = None
-            text, media = read_content(item.get("content"), f"{where}.content")
-            turn = replace(turn or Message("assistant"), content=text, media=media)
+            text = dialect.read_content(item.get("content"), f"{where}.content")
+            turn = replace(turn or Message("assistant"), content=text)
         else:
             if turn is not None:
                 yield turn
@@ -85,23 +69,23 @@ def _messages(items: list[Json]) -> Iterator[Message]:
 
 
 def _reasoning(item: Json, where: str) -> str:
-    parts = read_list(item.get("content") or item.get("summary"), f"{where}.summary")
+    parts = dialect.read_list(item.get("content") or item.get("summary"), f"{where}.summary")
     return "\n".join(str(part.get("text", "")) for part in parts)
 
 
 def _given(item: Json, kind: Any, where: str) -> Message:
     if kind == "function_call_output":
-        text, media = read_content(item.get("output"), f"{where}.output")
-        return Message("tool", text, media, tool_call_id=str(item.get("call_id")))
+        text = dialect.read_content(item.get("output"), f"{where}.output")
+        return Message("tool", text, tool_call_id=str(item.get("call_id")))
     role = item.get("role")
     if kind != "message" or role not in ("system", "developer", "user"):
         raise RefusedError.invalid(f"{where} of type {kind!r:.80} and role {role!r:.80} is not supported")
-    text, media = read_content(item.get("content"), f"{where}.content")
-    return Message("user" if role == "user" else "system", text, media)
+    text = dialect.read_content(item.get("content"), f"{where}.content")
+    return Message("user" if role == "user" else "system", text)
 
 
 def write(body: Json, answer: Answer) -> Json:
-    """See Dialect."""
+    """See `dialect`."""
     done = {"status": "completed"}
     output: list[Json] = []
     if answer.turn.reasoning:
@@ -111,7 +95,7 @@ def write(body: Json, answer: Answer) -> Json:
         content = [{"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}]
         output.append({"type": "message", "id": _id("msg"), "role": "assistant", "content": content, **done})
     for call in answer.calls:
-        written = {"call_id": call.id, "name": call.name, "arguments": encode_json(call.arguments)}
+        written = {"call_id": call.id, "name": call.name, "arguments": dialect.dumps(call.arguments)}
         output.append({"type": "function_call", "id": _id("fc"), **written, **done})
     given, sampled = answer.prompt_tokens, answer.turn.sampled_tokens
     cut = answer.finish == "length"
@@ -147,7 +131,7 @@ def _id(kind: str) -> str:
 
 
 def stream(body: Json, response: Json) -> Iterator[Event]:
-    """See Dialect."""
+    """See `dialect`."""
     numbers = count()
 
     def event(kind: str, **data: Any) -> Event:

@@ -1,7 +1,9 @@
 """The command `toolrl gateway serve CONFIG`: episodes that an agent elsewhere begins, plays and ends.
 
 POST /episodes              {"task": a row of data.train by its number, or {"messages": …, "answer": …}}
-POST /episodes/<id>/end     the scored episode
+POST /episodes/<id>/end     {"answer", "reward", "error"}, each may be left out; the scored episode
+
+Both carry a key of the run; requests to the model carry the key of their episode.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
@@ -19,13 +22,14 @@ from aiohttp import web
 
 from toolrl.cli.common import add_run_arguments, read, run_job
 from toolrl.cli.session import run_to_end
-from toolrl.protocols import BuildContext, Command, StepReport
+from toolrl.errors import ConfigError
+from toolrl.protocols import BuildContext, Command, Outcome, StepReport
 from toolrl.types import Episode, Task
-from toolrl_plugin_gateway.chat_completions import read_messages
+from toolrl_plugin_gateway.chat_completions import error, read_messages
 from toolrl_plugin_gateway.dialect import Json, RefusedError, read_object
-from toolrl_plugin_gateway.external import ExternalHarness
-from toolrl_plugin_gateway.options import ExternalOptions
-from toolrl_plugin_gateway.server import read_body
+from toolrl_plugin_gateway.harness import MODEL, AgentError, GatewayHarness, describe
+from toolrl_plugin_gateway.options import HarnessOptions
+from toolrl_plugin_gateway.server import read_body, read_key, read_reward
 from toolrl_plugin_gateway.session import Session
 
 if TYPE_CHECKING:
@@ -56,13 +60,13 @@ class Serve(Command):
 async def _serve(args: argparse.Namespace) -> int:
     data = {"data.train": False}
     loaded, registry = read(args, data)
-    options = ExternalOptions(host=args.host, port=args.port, key=args.key, time_limit=args.time_limit)
-    return await run_job(args, loaded, registry, partial(serve, options=options), data=data)
+    server = partial(EpisodeServer, host=args.host, port=args.port, key=args.key, time_limit=args.time_limit)
+    return await run_job(args, loaded, registry, partial(serve, make=server), data=data)
 
 
-async def serve(assembly: Assembly, options: ExternalOptions) -> dict[str, Any]:
+async def serve(assembly: Assembly, make: Callable[[Assembly], EpisodeServer]) -> dict[str, Any]:
     """Serve episodes of an assembled run, until this is cancelled."""
-    server = EpisodeServer(assembly, options)
+    server = make(assembly)
     for name, environment in assembly.environments.items():
         assembly.environments[name] = dataclasses.replace(environment, harness=server)
     assembly.events.run_start()
@@ -76,25 +80,32 @@ async def serve(assembly: Assembly, options: ExternalOptions) -> dict[str, Any]:
     return {}
 
 
-class EpisodeServer(ExternalHarness):
+class EpisodeServer(GatewayHarness):
     """Plays the episodes that a client begins."""
 
-    def __init__(self, assembly: Assembly, options: ExternalOptions) -> None:
-        super().__init__(options, BuildContext("serve", where="--key"))
+    def __init__(self, assembly: Assembly, *, host: str, port: int, key: str | None, time_limit: float) -> None:
+        super().__init__(HarnessOptions(time_limit=time_limit), BuildContext("serve"))
+        if key is None and not host.startswith("127."):
+            raise ConfigError("other machines can reach it, so it needs a key", where="--key")
+        self.key = key or secrets.token_hex(16)
+        self._address = host, port
         self._assembly = assembly
         self._runner = cast("GroupSource", assembly.runner)  # One rank, which samples itself.
         self._gate = self._runner.gate()
         self._numbers = count()
         self._begun: dict[str, asyncio.Future[Session]] = {}
         """By the episode's id in its run."""
+        self._playing: dict[str, asyncio.Future[Outcome]] = {}
         self._episodes: dict[str, asyncio.Task[Episode]] = {}
         """By the session's id."""
         self.ended = 0
         """How many episodes."""
 
     async def start(self) -> None:
-        """Listen where the options say."""
-        await self.listen("/episodes", self._begin)
+        """Listen where the arguments say."""
+        self.gateway.app.router.add_route("POST", "/episodes", self._of_run(self._begin))
+        self.gateway.app.router.add_route("POST", r"/episodes/{id:\d+}/end", self._of_run(self._end))
+        await self.gateway.start(*self._address)
 
     async def stop(self) -> None:
         """Cancel what is played."""
@@ -103,11 +114,27 @@ class EpisodeServer(ExternalHarness):
         await asyncio.gather(*self._episodes.values(), return_exceptions=True)
         await super().stop()
 
-    @asynccontextmanager
-    async def _taken(self, session: Session) -> AsyncIterator[None]:
-        self.begin(session)
+    async def run(self, session: Session) -> Outcome:
+        """See GatewayHarness. The client may end it from now on."""
+        ended = self._playing[session.id] = asyncio.get_running_loop().create_future()
         self._begun[session.context.episode_id].set_result(session)
-        yield
+        try:
+            return await ended
+        finally:
+            del self._playing[session.id]
+
+    def _of_run(self, handler: Callable[[web.Request], Awaitable[web.Response]]) -> Any:
+        """A route for requests with the key of the run."""
+
+        async def handle(request: web.Request) -> web.Response:
+            try:
+                if not hmac.compare_digest(read_key(request).encode(), self.key.encode()):
+                    raise RefusedError(401, "invalid_api_key", "the key isn't that of the run")
+                return await handler(request)
+            except RefusedError as refused:
+                return web.json_response(error(refused.status, refused.code, refused.message), status=refused.status)
+
+        return handle
 
     async def _begin(self, request: web.Request) -> web.Response:
         number = next(self._numbers)
@@ -122,7 +149,8 @@ class EpisodeServer(ExternalHarness):
             raise RefusedError.invalid(f"the episode didn't begin: {failure.message if failure else 'it has ended'}")
         session = begun.result()
         self._episodes[session.id] = episode
-        return self.access(session, request)
+        access = {"base_url": f"http://{request.host}/v1", "api_key": session.key, "model": MODEL}
+        return web.json_response({"id": session.id, **access, "task": describe(task)})
 
     def _task(self, given: Any, number: int) -> Task:
         """A row of data.train, or a task of the client's own. Raises RefusedError."""
@@ -147,12 +175,20 @@ class EpisodeServer(ExternalHarness):
         return group.episodes[0]
 
     async def _end(self, request: web.Request) -> web.Response:
-        name = request.match_info["id"]
-        if name not in self._episodes:
+        name, body = request.match_info["id"], await read_body(request)
+        answer, problem = body.get("answer"), body.get("error")
+        if not all(it is None or isinstance(it, str) for it in (answer, problem)):
+            raise RefusedError.invalid("answer and error have to be texts")
+        score = None if body.get("reward") is None else read_reward(body)
+        episode = self._episodes.pop(name, None)
+        if episode is None:
             raise RefusedError(404, "not_found", f"there is no episode {name!r}")
-        if not self._episodes[name].done():
-            await self.end(request)
-        return web.json_response(_summary(await self._episodes.pop(name)))
+        if (playing := self._playing.get(name)) is not None:  # Else its time is up.
+            if problem is None:
+                playing.set_result(Outcome(answer, score))
+            else:
+                playing.set_exception(AgentError(problem))
+        return web.json_response(_summary(await episode))
 
 
 def _summary(episode: Episode) -> Json:

@@ -1,6 +1,6 @@
 """The HTTP server in front of the rollout engine: a request names its episode by a key, and its model answers.
 
-Served are `/v1/chat/completions`, `/v1/responses`, `/v1/messages` and `/v1/models`; `POST /v1/reward` takes the agent's
+Served are `/v1/chat/completions`, `/v1/responses` and `/v1/messages`; `POST /v1/reward` takes the agent's
 own reward of its episode. A turn is sampled whole before it is streamed.
 """
 
@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import sys
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
@@ -26,14 +25,10 @@ from toolrl_plugin_gateway import anthropic_messages, chat_completions, response
 from toolrl_plugin_gateway.dialect import Dialect, Json, RefusedError, encode_events
 from toolrl_plugin_gateway.session import Reply, Session
 
-KEEP_ALIVE_SECONDS = 10.0
-"""Between two comments in a stream whose turn is being sampled."""
 IDLE_SECONDS = 30.0
 """After which a connection without a request is closed. Clients keep theirs for 5 s, and may be busy when they send."""
 LARGEST_REQUEST = 64 << 20
 """Bytes."""
-_ENDED = 10_000
-"""Keys of ended episodes that are remembered."""
 _V1 = "/{v1:(?:v1/)*}"
 """Some SDKs append `v1` to their base URL, others expect it there."""
 
@@ -46,7 +41,6 @@ class Gateway:
         self._roles = roles
         self._numbers = count()
         self._sessions: dict[str, Session] = {}
-        self._ended: deque[str] = deque(maxlen=_ENDED)
         self.url = ""
         """The address, once it listens."""
         self.app = web.Application(client_max_size=LARGEST_REQUEST)
@@ -58,7 +52,6 @@ class Gateway:
         add("POST", f"{_V1}chat/completions", self._answering(chat_completions))
         add("POST", f"{_V1}responses", self._answering(responses))
         add("POST", f"{_V1}messages", self._answering(anthropic_messages))
-        add("GET", f"{_V1}models", self._refusing(chat_completions, self._models))
         add("POST", f"{_V1}reward", self._refusing(chat_completions, self._reward))
         # A client that leaves cancels its handler.
         self._runner = web.AppRunner(
@@ -93,23 +86,16 @@ class Gateway:
             yield session
         finally:
             del self._sessions[session.key]
-            self._ended.append(session.key)
             await session.close()
 
     # Requests.
 
     def _session(self, request: web.Request) -> Session:
         """The episode of a request. Raises RefusedError."""
-        key = read_key(request)
-        if key in self._sessions:
-            return self._sessions[key]
-        if key in self._ended:
-            raise RefusedError(
-                410, "episode_ended", "the episode of this key has ended: the model can't be asked any more"
-            )
-        raise RefusedError(
-            401, "invalid_api_key", "the key is of no episode: send the api_key that the harness was given"
-        )
+        session = self._sessions.get(read_key(request))
+        if session is None:
+            raise RefusedError(401, "invalid_api_key", "the key is of no episode, or of one that has ended")
+        return session
 
     def _answering(self, dialect: Dialect) -> Any:
         """The route of a dialect's questions."""
@@ -118,14 +104,10 @@ class Gateway:
             body = await read_body(request)
             digest = hashlib.blake2b(request.path.encode() + await request.read(), digest_size=16).digest()
             retried = request.headers.get("x-stainless-retry-count", "0") != "0"
-            key = request.headers.get("Idempotency-Key")
-            reply = session.reply(dialect, body, digest, retried=retried, idempotency_key=key)
+            reply = session.reply(dialect, body, digest, retried=retried)
             reply.waiting += 1
             try:
                 return await self._send(dialect, request, body, reply)
-            except (asyncio.CancelledError, ConnectionResetError):
-                session.counts["lost"] += reply.task.done()
-                raise
             finally:
                 reply.waiting -= 1
                 if not reply.waiting:  # The last client left.
@@ -159,31 +141,15 @@ class Gateway:
         return handle
 
     async def _send(self, dialect: Dialect, request: web.Request, body: Json, reply: Reply) -> web.StreamResponse:
-        """The response, once it is there; a stream begins earlier where that takes long."""
+        """The response, once it is there, whole or as a stream."""
+        response = await _result(reply.task)
         if not body.get("stream"):
-            return web.json_response(await _result(reply.task))
+            return web.json_response(response)
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-        while not (await asyncio.wait([reply.task], timeout=KEEP_ALIVE_SECONDS))[0]:
-            if not stream.prepared:
-                await stream.prepare(request)
-            await stream.write(b": the turn is being sampled\n\n")
-        try:
-            events = encode_events(dialect.stream(body, await _result(reply.task)))
-        except RefusedError as error:
-            if not stream.prepared:
-                raise
-            events = encode_events([("error", dialect.error(error.status, error.code, error.message))])
-        if not stream.prepared:
-            await stream.prepare(request)
-        await stream.write(events)
+        await stream.prepare(request)
+        await stream.write(encode_events(dialect.stream(body, response)))
         await stream.write_eof()
         return stream
-
-    async def _models(self, request: web.Request, session: Session) -> web.Response:
-        models = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "toolrl"} for name in ("agent", *self._roles)
-        ]
-        return web.json_response({"object": "list", "data": models})
 
     async def _reward(self, request: web.Request, session: Session) -> web.Response:
         session.score = read_reward(await read_body(request))

@@ -12,7 +12,7 @@ from typing import Any
 from toolrl.errors import ChatFormatError, ContextFullError, EpisodeEndedError, ToolError, TurnsExhaustedError
 from toolrl.protocols import EpisodeContext, Model
 from toolrl.types import Message, Score, StopReason, Task
-from toolrl_plugin_gateway.dialect import IGNORED, Answer, Dialect, Json, RefusedError
+from toolrl_plugin_gateway.dialect import Answer, Dialect, Json, RefusedError
 
 CLOSE_SECONDS = 1.0
 """How long the handlers of an ended episode may take to send their last bytes."""
@@ -23,7 +23,6 @@ class Reply:
     """An answer on its way, or given: requests that are retried join it."""
 
     task: asyncio.Task[Json]
-    idempotency_key: str | None
     waiting: int = 0
 
 
@@ -40,7 +39,7 @@ class Session:
     """By model name: who is asked; `agent` for names that aren't there."""
     key: str = field(default_factory=lambda: f"sk-toolrl-{secrets.token_hex(16)}")
     counts: Counter[str] = field(default_factory=Counter)
-    """`requests`, `replayed`, `refused`, `lost`, `ignored/<field>`."""
+    """`requests`, `replayed`, `refused`."""
     score: Score | None = None
     """What the agent itself reported."""
     stop: StopReason | None = None
@@ -52,22 +51,14 @@ class Session:
     _responses: dict[str, list[Message]] = field(default_factory=dict)
     """Conversations of the responses API, by response."""
 
-    def reply(
-        self, dialect: Dialect, body: Json, digest: bytes, *, retried: bool, idempotency_key: str | None
-    ) -> Reply:
+    def reply(self, dialect: Dialect, body: Json, digest: bytes, *, retried: bool) -> Reply:
         """The answer to a request, which may wait for it. A marked retry of an equal request gets the same one."""
         self.counts["requests"] += 1
         known = self._replies.get(digest)
-        retried = retried or (
-            known is not None and idempotency_key is not None and idempotency_key == known.idempotency_key
-        )
         if known is not None and retried and not _gone(known.task):
             self.counts["replayed"] += 1
             return known
-        for name, asks in IGNORED.items():
-            if name in body and asks(body[name]):
-                self.counts[f"ignored/{name}"] += 1
-        reply = self._replies[digest] = Reply(asyncio.create_task(self.ask(dialect, body)), idempotency_key)
+        reply = self._replies[digest] = Reply(asyncio.create_task(self.ask(dialect, body)))
         reply.task.add_done_callback(_gone)  # Its exception is retrieved, though its client may have left.
         return reply
 

@@ -18,7 +18,6 @@ from typing import Any
 from toolrl_common.parsing import Block, JsonFault, read_json, reads_a_call
 from toolrl_common.parsing.jsonvalue import WHITESPACE, excerpt, near
 from toolrl_plugin_qwen.mend import MAX_MENDED, mend_json
-from toolrl_plugin_qwen.options import HermesOptions
 from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser, QwenScanner
 
 _TAG = re.compile("</?tool_call>")
@@ -132,7 +131,6 @@ class HermesParser(QwenParser):
     """JSON calls in tags."""
 
     SCANNER = HermesScanner
-    OPTIONS = HermesOptions
 
 
 def check() -> str:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class QwenOptions(BaseModel):
-    """What both parsers take."""
+    """Options of the parsers `hermes` and `qwen3_coder`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,11 +31,3 @@ class QwenOptions(BaseModel):
         description="End the turn with its first call's closing tag, for models that go on and invent the result. "
         "False: the model ends its turn itself, and may make several calls in it.",
     )
-
-
-class HermesOptions(QwenOptions):
-    """Options of the parser `hermes`."""
-
-
-class Qwen3CoderOptions(QwenOptions):
-    """Options of the parser `qwen3_coder`."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 from toolrl.types import ParsedTurn, ToolSpec
 from toolrl_common.parsing import Block, ScannedParser, TurnScanner
 from toolrl_plugin_qwen.bare_calls import take_bare_calls
+from toolrl_plugin_qwen.options import QwenOptions
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
@@ -38,6 +39,7 @@ class QwenParser(ScannedParser):
     """Calls in `<tool_call>` tags, and bare ones where `lenient_json` is set."""
 
     SCANNER: ClassVar[type[QwenScanner]]
+    OPTIONS = QwenOptions
 
     def stops(self, turn_text: str) -> Sequence[str]:
         """Nothing, so that a turn may hold several calls; the closing tag where `stop_after_call` is set."""

@@ -15,13 +15,13 @@ def toolrl_parsers() -> Iterator[Component[Any]]:
         "hermes",
         "toolrl_plugin_qwen.hermes:HermesParser",
         summary="JSON in <tool_call> tags: Qwen2.5, Qwen3, Hermes and many others.",
-        options="toolrl_plugin_qwen.options:HermesOptions",
+        options="toolrl_plugin_qwen.options:QwenOptions",
         check="toolrl_plugin_qwen.hermes:check",
     )
     yield Component(
         "qwen3_coder",
         "toolrl_plugin_qwen.qwen3_coder:Qwen3CoderParser",
         summary="Function and parameter tags in <tool_call>: Qwen3-Coder, Qwen3.5.",
-        options="toolrl_plugin_qwen.options:Qwen3CoderOptions",
+        options="toolrl_plugin_qwen.options:QwenOptions",
         check="toolrl_plugin_qwen.qwen3_coder:check",
     )

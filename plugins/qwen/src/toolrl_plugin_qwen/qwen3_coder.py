@@ -25,7 +25,6 @@ from toolrl_common.parsing import Block, reads_a_call
 from toolrl_common.parsing.jsonvalue import encodable, excerpt
 from toolrl_plugin_qwen.coercion import coerce, declared
 from toolrl_plugin_qwen.mend import MAX_MENDED
-from toolrl_plugin_qwen.options import Qwen3CoderOptions
 from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser, QwenScanner
 from toolrl_plugin_qwen.values import Value, ValueEnds
 
@@ -178,7 +177,6 @@ class Qwen3CoderParser(QwenParser):
     """Function and parameter tags. Parameters of unknown tools stay text."""
 
     SCANNER = Qwen3CoderScanner
-    OPTIONS = Qwen3CoderOptions
 
 
 def check() -> str:

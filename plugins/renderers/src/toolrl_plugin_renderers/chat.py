@@ -45,11 +45,6 @@ class RenderersFormat(WholeFormat):
         self._codec.add_control(turn_marks | markup)
         self._outside = OutsideTexts(self._codec.special, turn_marks, markup)
 
-    @property
-    def renderer(self) -> str:
-        """The name of the family's renderer."""
-        return self._setup.name
-
     # The protocol.
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
@@ -86,13 +81,13 @@ class RenderersFormat(WholeFormat):
         returns remarks on what the user may want to know."""
         remarks = []
         if tools and not self._turns.shows_tools:
-            remarks.append(f"renderer {self.renderer!r} ignores tools; toolrl adds a preamble that lists them")
+            remarks.append(f"renderer {self._setup.name!r} ignores tools; toolrl adds a preamble that lists them")
         if tools and not self._turns.several_calls:
-            remarks.append(f"renderer {self.renderer!r} renders one call a turn")
+            remarks.append(f"renderer {self._setup.name!r} renders one call a turn")
         prompt = self.open([Message("user", QUESTION)], tools)
         unasked = self._setup.family.thinks_unasked and not self._setup.closes_thinking(prompt.ids)
         thinks = prompt.in_thinking or unasked
-        return [*remarks, *self.rewritten_turns(f"renderer {self.renderer!r}", tools, thinks=thinks)]
+        return [*remarks, *self.rewritten_turns(f"renderer {self._setup.name!r}", tools, thinks=thinks)]
 
     # Rendering.
 

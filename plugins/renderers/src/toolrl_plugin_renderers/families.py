@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Cost = Literal["none", "parameters", "invokes", "keys", "dsml", "fence", "harmony", "channels"]
-"""What takes the library more than linear time; see `bounds.py`."""
+"""What takes the library more than linear time; see `parser.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,17 @@
 
 The library finds calls by control tokens, so a text that merely spells `<tool_call>` opens none. What it reads becomes
 items with their place in the text (`items.py`); a call that it passes over without a word becomes an error
-(`marks.py`); a turn that would keep it busy for long isn't given to it (`bounds.py`). A text without ids is encoded
-first, and then goes the same way.
+(`marks.py`). A text without ids is encoded first, and then goes the same way.
+
+The library reads most families in time linear in the turn's length. Some of its steps aren't, and model text can drive
+those into minutes, on an event loop that serves every episode. So the steps that a turn would take are estimated first,
+from above and in linear time; a turn beyond the budget is answered as one malformed call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from toolrl.parsing import in_order
@@ -16,7 +20,7 @@ from toolrl.protocols import BuildContext, ToolParser
 from toolrl.types import CallError, Decoded, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_common.tokenizers import parser_tokenizer
 from toolrl_plugin_renderers import marks as reading
-from toolrl_plugin_renderers.bounds import too_much
+from toolrl_plugin_renderers.families import Cost, Family
 from toolrl_plugin_renderers.items import Items
 from toolrl_plugin_renderers.options import RenderersParserOptions
 from toolrl_plugin_renderers.prompts import Prompts, TextEncoder
@@ -24,6 +28,15 @@ from toolrl_plugin_renderers.setup import Setup, functions
 from toolrl_plugin_renderers.turns import Turns
 
 Finish = Literal["stop", "length", "abort"]
+MAX_MARKS = 4096
+"""Opening marks of calls in one turn, drafts while thinking included."""
+BUDGET = 100_000_000
+"""Characters that the library may look at: about a second."""
+DSML_TOKENS = 20_000
+"""Tokens of a turn of DeepSeek V4 with a call, before whose marks all tokens are decoded: about a second."""
+
+_FENCE = re.compile(r"```(?:json)?(\s*)")
+_SPACES = re.compile(r"\s{2,}")
 
 
 class RenderersParser(ToolParser):
@@ -38,11 +51,6 @@ class RenderersParser(ToolParser):
         self._items = Items(self._setup.family, turns.form)
         self._marks = reading.Marks(self._setup.family, self._setup.codec.added)
         self._encoder = TextEncoder(self._setup)
-
-    @property
-    def renderer(self) -> str:
-        """The name of the family's renderer."""
-        return self._setup.name
 
     # The protocol.
 
@@ -74,7 +82,7 @@ class RenderersParser(ToolParser):
         """Read a turn. Whether its calls name known tools and fit their schemas is the executor's part."""
         text = decoded.text
         found = self._marks.find(ids, decoded)
-        if too_much(self._setup.family, ids, text, sum(mark.kind in ("open", "begin") for mark in found)):
+        if _too_much(self._setup.family, ids, text, sum(mark.kind in ("open", "begin") for mark in found)):
             return self._unreadable(text, "there is too much of it")
         try:
             response, shift = self._prompts.read(ids, functions(tools), in_thinking=prompt_in_thinking)
@@ -156,3 +164,40 @@ class RenderersParser(ToolParser):
     def _unreadable(self, text: str, why: str) -> ParsedTurn:
         error: ToolCall | CallError = self._items.error("malformed", text, (0, len(text)), why=why)
         return ParsedTurn((error,), status="calls")
+
+
+def _too_much(family: Family, ids: Sequence[int], text: str, opening_marks: int) -> bool:
+    """Whether a turn could keep the library busy for more than about a second."""
+    if opening_marks > MAX_MARKS:
+        return True
+    if family.costs == "dsml" and "｜DSML｜" in text and len(ids) > DSML_TOKENS:
+        return True
+    end, steps = _STEPS[family.costs]
+    return sum(map(steps, text.split(end) if end else [text])) > BUDGET
+
+
+def _searches(*marks: str, power: int = 1) -> Callable[[str], int]:
+    """Each of these marks may search the rest of its block."""
+    return lambda block: len(block) * sum(map(block.count, marks)) ** power
+
+
+def _fence(block: str) -> int:
+    """White space at a fence's beginning, times white space within it."""
+    fence = _FENCE.search(block)
+    if fence is None:
+        return 0
+    within = sum(len(run.group()) ** 2 for run in _SPACES.finditer(block, fence.start()))
+    return (len(fence.group(1)) + 1) * (len(block) + within)
+
+
+_STEPS: dict[Cost, tuple[str, Callable[[str], int]]] = {
+    "none": ("", lambda block: 0),
+    "parameters": ("</tool_call>", _searches("<parameter=", "<function=")),
+    "keys": ("</tool_call>", _searches("<arg_key>")),
+    "invokes": ("</minimax:tool_call>", _searches("<invoke", "<parameter name=")),
+    "dsml": ("</｜DSML｜invoke>", _searches("<｜DSML｜parameter", power=2)),
+    "fence": ("<｜tool▁call▁end｜>", _fence),
+    "harmony": ("", _searches("<|start|>")),
+    "channels": ("", _searches("<|tool_call>")),
+}
+"""What ends a block, and the steps that one may take."""

@@ -6,8 +6,8 @@ no row.
 
 Prompts are computed in order of arrival, those of like length together, under a budget of tokens a step, so that
 decoding goes on. Of a prompt only what no session has cached is computed; equal prompts that arrive together are
-computed once and their keys and values copied; a beginning that several new prompts share is computed once before
-the rest of each. What all decoding rows have in common at the start is read once in each step.
+computed once and their keys and values copied. What all decoding rows have in common at the start is read once in
+each step.
 
 It has no threads: `worker.py` calls it from its own.
 """
@@ -23,17 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from toolrl.errors import EngineError
 from toolrl.types import common_beginning
 from toolrl_plugin_transformers.cache import SlotCache
-from toolrl_plugin_transformers.check import verify
 from toolrl_plugin_transformers.model import ModelRunner
 from toolrl_plugin_transformers.request import Request
 from toolrl_plugin_transformers.sampling import RowSettings, sample
 from toolrl_plugin_transformers.sessions import SessionCache, SessionStore
 
-WORTH_SHARING = 128
-"""Tokens that computing a common beginning by itself must save, or its extra forward pass costs more than it saves."""
 READ_ONCE = 64
 """Tokens that all decoding rows must have in common to be read once for all of them."""
 SHORT = 32
@@ -60,17 +56,14 @@ class _Plan:
 class Batch:
     """Rows that decode, requests that wait, sessions that rest."""
 
-    def __init__(
-        self, runner: ModelRunner, *, max_batch: int, prefill_tokens: int, cache_tokens: int, share: bool
-    ) -> None:
+    def __init__(self, runner: ModelRunner, *, max_batch: int, prefill_tokens: int, cache_tokens: int) -> None:
         self.runner = runner
         self.max_batch = max_batch
         self.prefill_tokens = prefill_tokens
         self.cache_tokens = cache_tokens
-        self.share = share
         self.version = 0
         self.slots = SlotCache(runner.shape, cache_tokens)
-        self.store = SessionStore(share=share)
+        self.store = SessionStore()
         self.rows: list[Request] = []
         """Row i decodes in slot i."""
         self.waiting: deque[Request] = deque()
@@ -122,22 +115,10 @@ class Batch:
         for session in self.store:
             self.store.drop(session)
 
-    def bind(self, module: Any) -> None:
-        """Use this module from now on. One of the same shape only; the usual case is the one there is."""
-        if module is not self.runner.module:
-            self.leave()
-            runner = ModelRunner(module, sampled_ids=self.runner.ids, routes=self.runner.routers is not None)
-            if runner.shape != self.runner.shape or runner.vocabulary != self.runner.vocabulary:
-                raise EngineError(f"the new weights are another model's: {runner.shape}, not {self.runner.shape}")
-            verify(runner)
-            self.runner = runner
-
     def take_over(self, module: Any) -> None:
-        """Copy another module's weights into this one's. Raises EngineError for another model's."""
-        mine, theirs = self.runner.module.state_dict(keep_vars=True), module.state_dict(keep_vars=True)
-        if {name: value.shape for name, value in mine.items()} != {name: value.shape for name, value in theirs.items()}:
-            raise EngineError("the new weights are another model's: their names or shapes differ")
-        for name, value in mine.items():
+        """Copy another module's weights into this one's."""
+        theirs = module.state_dict(keep_vars=True)
+        for name, value in self.runner.module.state_dict(keep_vars=True).items():
             if value is not theirs[name]:
                 value.copy_(theirs[name])
 
@@ -175,7 +156,7 @@ class Batch:
         self._ids = torch.tensor([row.tokens[-1] for row in self.rows], device=device)
         self._positions = torch.tensor([len(row.tokens) - 1 for row in self.rows], device=device)
         self._length = max(len(row.tokens) for row in self.rows)
-        self._shared = _in_common([row.tokens for row in self.rows]) if self.share else 0
+        self._shared = _in_common([row.tokens for row in self.rows])
         shifts = [row.pictures.shift for row in self.rows]
         self._shifts = torch.tensor(shifts, device=device) if any(shifts) else None
 
@@ -234,8 +215,6 @@ class Batch:
             if plans[0].new > self.prefill_tokens:
                 self._prefill_part(plans[0])
                 break
-            if self.share:
-                self._share_beginning(plans)
             budget -= max(plan.new for plan in plans) * len(plans)
             admitted = {request for plan in plans for request in plan.requests}
             self.waiting = deque(request for request in self.waiting if request not in admitted)
@@ -253,7 +232,7 @@ class Batch:
             if (rows + 1) * longest > self.cache_tokens and rows:
                 break
             key = tuple(request.tokens)
-            leader = same.get(key) if self.share else None
+            leader = same.get(key)
             if leader is not None:
                 leader.requests.append(request)
                 rows += 1
@@ -307,17 +286,13 @@ class Batch:
         if request.cached is None:
             request.cached = reused
 
-    def _compute(
-        self, plans: Sequence[_Plan], new: Sequence[list[int]], *, extra: int, keep: Iterable[SessionCache] = ()
-    ) -> torch.Tensor:
-        """Logits `[B, V]` after the given new tokens, which end up in the slots behind the rows.
-
-        `extra` more slots are made ready; the sessions in `keep` are not dropped for space.
-        """
+    def _compute(self, plans: Sequence[_Plan], new: Sequence[list[int]], *, extra: int) -> torch.Tensor:
+        """Logits `[B, V]` after the given new tokens, which end up in the slots behind the rows. `extra` more slots are
+        made ready."""
         first = len(self.rows)
         columns = max(plan.reuse + len(part) for plan, part in zip(plans, new, strict=True))
         columns = max([columns, *(len(row.tokens) for row in self.rows)])
-        self._reserve(first + len(plans) + extra, columns, used=first, keep={*keep, *(p.source for p in plans)})
+        self._reserve(first + len(plans) + extra, columns, used=first, keep=[p.source for p in plans])
         for slot, plan in enumerate(plans, start=first):
             source = plan.source
             if plan.reuse and source.slot is not None:
@@ -338,32 +313,10 @@ class Batch:
         session = self.store.get(request.session)
         if request.cached is None:
             request.cached = plan.reuse
-        self._rest(session, request.tokens, plan.reuse + len(part))
-
-    def _share_beginning(self, plans: Sequence[_Plan]) -> None:
-        """Compute what prompts have in common once, where that saves enough, and let them take it over."""
-        tokens = plans[0].tokens
-        limit = min(len(plan.tokens) for plan in plans) - 1
-        shared = min(common_beginning(tokens, plan.tokens, limit) for plan in plans)
-        best = max(plans, key=lambda plan: plan.reuse)
-        missing = [shared - plan.reuse for plan in plans if plan.reuse < shared]
-        if sum(missing) - min(missing, default=0) < WORTH_SHARING or best.reuse >= shared:
-            return
-        tokens = tokens[:shared]
-        beginning = SessionCache(None)
-        start = _Plan(best.requests, best.source, best.reuse)
-        self._compute([start], [tokens[start.reuse :]], extra=0, keep={plan.source for plan in plans})
-        self._rest(beginning, tokens, shared)
-        self.store.index(beginning, tokens)
-        for plan in plans:
-            if plan.reuse < shared:
-                plan.source, plan.reuse = beginning, shared
-
-    def _rest(self, session: SessionCache, tokens: list[int], valid: int) -> None:
-        """Park what was just computed in the slot behind the rows."""
+        # Parked from the slot behind the rows, where it was just computed.
         self.store.unpark(session)
-        session.tokens = list(tokens)
-        self.store.park(session, self.slots, len(self.rows), valid)
+        session.tokens = list(request.tokens)
+        self.store.park(session, self.slots, len(self.rows), plan.reuse + len(part))
 
     def _reserve(self, slots: int, columns: int, *, used: int, keep: Iterable[SessionCache] = ()) -> None:
         if slots <= self.slots.slots and columns <= self.slots.columns:

@@ -97,24 +97,3 @@ def _plain(runner: ModelRunner, row: list[int]) -> torch.Tensor:
     """The same of one sequence, with nothing but the model: `[steps + 1, V]`."""
     logits = runner.module(input_ids=torch.tensor([row], device=runner.device), use_cache=False).logits[0]
     return torch.log_softmax(logits[-_STEPS - 1 :].float(), dim=-1)
-
-
-def check() -> str:
-    """For `toolrl doctor`: run the comparison on a small random model."""
-    import transformers
-
-    config = transformers.Qwen3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=64,
-    )
-    difference = verify(ModelRunner(transformers.Qwen3ForCausalLM(config)))
-    return (
-        f"transformers {transformers.__version__}, torch {torch.__version__}, {torch.get_num_threads()} threads; "
-        f"a small Qwen3 agrees with a plain forward pass within {difference:.1g}"
-    )

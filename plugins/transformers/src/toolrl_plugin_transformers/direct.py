@@ -3,10 +3,14 @@
 A transformers layer makes some eighty calls for each decoding step; where the model is small or few episodes decode
 they take longer than the arithmetic. This makes about twenty-five. It stands in for a module only where every part is
 exactly what it expects (`Direct.of` gives None otherwise) and, like the module, only after the check at start.
+
+LoRA layers of peft are y = W x + s · B A x on the live tensors. Only layers that do just this are taken: one active
+adapter, neither merged nor switched off, without dropout, bias or a variant such as DoRA.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -15,11 +19,11 @@ import torch.nn.functional as F  # noqa: N812  # torch's own convention
 from torch import Tensor, nn
 
 from toolrl_plugin_torch.head import wide_linear
-from toolrl_plugin_transformers.adapters import adapted, inner_linears, is_lora, is_plain, without_parts
 from toolrl_plugin_transformers.cache import SlotCache
 
 _FAMILY = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _TORCH_PARTS = (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU)
+_LAYER = ("peft.tuners.lora.layer", "Linear")
 _STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary embedding whose angles depend on the position alone."""
 
@@ -128,7 +132,7 @@ class Direct:
 
     def _linear(self, x: Tensor, module: Any, out: Tensor | None = None) -> Tensor:
         if type(module) is not nn.Linear:
-            y = adapted(x, module)
+            y = _adapted(x, module)
             return y if out is None else out.copy_(y)
         weight = module.weight.t()
         return torch.mm(x, weight, out=out) if module.bias is None else torch.addmm(module.bias, x, weight, out=out)
@@ -221,9 +225,9 @@ def _attend_shared(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, shar
 def _untouched(module: Any) -> bool:
     """Whether every part is the class that the forward pass above is written for, without hooks."""
     source = type(module).__module__
-    for part in without_parts(module):
-        if is_lora(part):
-            if not is_plain(part) or not all(map(_unhooked, (part, *inner_linears(part)))):
+    for part in _without_parts(module):
+        if _is_lora(part):
+            if not _is_plain(part) or not all(map(_unhooked, (part, *_inner_linears(part)))):
                 return False
             continue
         known = type(part) in _TORCH_PARTS or type(part).__module__ in (source, "transformers.activations")
@@ -234,3 +238,48 @@ def _untouched(module: Any) -> bool:
 
 def _unhooked(part: Any) -> bool:
     return not part._forward_hooks and not part._forward_pre_hooks and "forward" not in vars(part)
+
+
+def _is_lora(module: Any) -> bool:
+    """Whether it is peft's LoRA around a linear layer. peft itself isn't imported."""
+    return (type(module).__module__, type(module).__name__) == _LAYER
+
+
+def _is_plain(layer: Any) -> bool:
+    """Whether `_adapted` computes what a LoRA layer does."""
+    if type(layer.base_layer) is not nn.Linear or layer.merged or layer.disable_adapters:
+        return False
+    if len(layer.active_adapters) != 1 or layer.active_adapters[0] not in layer.lora_A:
+        return False
+    name, weight = layer.active_adapters[0], layer.base_layer.weight
+    parts = (layer.lora_A[name], layer.lora_B[name])
+    return (
+        name not in getattr(layer, "lora_variant", {})
+        and type(layer.lora_dropout[name]) is nn.Identity
+        and all(type(p) is nn.Linear and p.bias is None and p.weight.dtype == weight.dtype for p in parts)
+    )
+
+
+def _without_parts(module: Any) -> Iterator[Any]:
+    """All parts of a module, but for those inside of LoRA layers."""
+    yield module
+    for child in () if _is_lora(module) else module.children():
+        yield from _without_parts(child)
+
+
+def _inner_linears(layer: Any) -> Iterator[Any]:
+    """The linear layers that a LoRA layer is made of."""
+    name = layer.active_adapters[0]
+    yield from (layer.base_layer, layer.lora_A[name], layer.lora_B[name])
+
+
+def _adapted(x: Tensor, layer: Any) -> Tensor:
+    """`[N, in]` to `[N, out]` through a plain LoRA layer."""
+    name = layer.active_adapters[0]
+    base, scaling, high = layer.base_layer, layer.scaling[name], layer.lora_B[name].weight
+    y = F.linear(x, base.weight, base.bias)
+    low = F.linear(x, layer.lora_A[name].weight)
+    if x.dtype.itemsize > 2:
+        return y.addmm_(low, high.t(), alpha=scaling)
+    # In 16 bits the layer rounds between its steps; so must this, to sample what is trained.
+    return y + F.linear(low, high) * scaling

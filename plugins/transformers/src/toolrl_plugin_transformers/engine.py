@@ -1,7 +1,8 @@
 """The engine `transformers`: samples inside the trainer's process, from the trainer's own tensors or a copy of them.
 
-Without a copy an update costs nothing, and sampling and training may never run at once. With one (`own_weights`) they
-may, and an update copies the trainer's weights, between two decoding steps and while no update runs.
+Without a copy an update costs nothing, and sampling and training may never run at once. With one, which it has where
+rollout and training overlap, they may, and an update copies the trainer's weights, between two decoding steps and while
+no update runs.
 
 Without a copy, between a step's rollout and its update nothing is in flight and nothing has to be done. Where requests
 may be in flight, hold the engine while the weights change:
@@ -21,8 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import math
-import operator
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -49,12 +48,7 @@ class TransformersEngine:
     """A `RolloutEngine`. Its coroutines may be called from any event loop, one loop at a time."""
 
     def __init__(self, options: TransformersEngineOptions | None, context: BuildContext) -> None:
-        if context.weights is None:
-            raise EngineError(
-                f"engine {context.name!r} got no weights; it samples from the trainer's module",
-                where=context.where or None,
-                hint="Give BuildContext.weights, or use an engine that loads a model itself.",
-            )
+        assert context.weights is not None, "it samples from the trainer's module"
         self.options = options or TransformersEngineOptions()
         self._weights = context.weights
         # A copy: the worker thread decodes with it while the event loop may encode with the original.
@@ -63,35 +57,12 @@ class TransformersEngine:
         self._stops: dict[tuple[str, ...], StopStrings] = {}
         self._busy: set[str] = set()
         self._worker: BatchThread | None = None
-        self._own = context.overlap if self.options.own_weights is None else self.options.own_weights
-        if context.overlap and not self._own:
-            raise EngineError(
-                "rollout and training overlap, and the engine is to have no weights of its own",
-                where=context.where or None,
-                hint="Leave own_weights out, or set rollout.max_staleness to 0.",
-            )
+        self._own = context.overlap
         self.verified: float | None = None
         """Greatest difference of log-probabilities that the check at start found."""
 
-    @property
-    def prefilled_tokens(self) -> int:
-        """Prompt tokens computed since start, what caches saved left out."""
-        return self._started().batch.prefilled
-
-    @property
-    def sampled_tokens(self) -> int:
-        """Tokens sampled since start."""
-        return self._started().batch.sampled
-
-    async def cached_tokens(self) -> int:
-        """Tokens whose keys and values waiting sessions hold."""
-        worker = self._started()
-        return await worker.call(lambda: worker.batch.store.parked_tokens)
-
     async def start(self) -> None:
         """Bind the model, compare the slot loop with a plain forward pass, and start the worker thread."""
-        if self._worker is not None:
-            raise EngineError("the engine is started already")
         worker = BatchThread(self._make_batch, self.options.prefill_tokens)
         try:
             await worker.start()
@@ -114,7 +85,6 @@ class TransformersEngine:
             max_batch=options.max_batch,
             prefill_tokens=options.prefill_tokens,
             cache_tokens=options.cache_tokens or default_cache_tokens(runner.shape),
-            share=options.share_prefixes,
         )
         batch.version = self._weights.version
         return batch
@@ -124,7 +94,7 @@ class TransformersEngine:
     ) -> Generation:
         """Sample after `prompt`. One generation a session at a time. Raises EngineError."""
         worker = self._started()
-        request = self._request(worker.batch, _plain_ids(prompt, session), sampling, session, media)
+        request = self._request(worker.batch, list(prompt), sampling, session, media)
         if session in self._busy:
             raise EngineError(f"session {session!r} is generating already", hint="Use one session an episode.")
         self._busy.add(session)
@@ -138,7 +108,7 @@ class TransformersEngine:
     ) -> list[float]:
         """See ScoresTokens: by a forward pass of the model itself, with what else waits. Raises EngineError."""
         worker = self._started()
-        text = Text(_plain_ids(ids, "score"), start, temperature, tuple(media))
+        text = Text(list(ids), start, temperature, tuple(media))
         problem = text.problem(worker.batch.runner)
         if problem is not None:
             raise EngineError(problem)
@@ -180,8 +150,8 @@ class TransformersEngine:
             if self._own:
                 worker.batch.take_over(module)
                 self._check_copy(worker.batch.runner.module, module, version)
-            else:
-                worker.batch.bind(module)
+            elif module is not worker.batch.runner.module:
+                raise EngineError("the new weights are another module's than those that the engine was started with")
             worker.batch.refresh(version)
 
         await worker.call(update)
@@ -196,7 +166,7 @@ class TransformersEngine:
             found,
             wanted,
             owner=f"after the update to version {version} the engine's copy",
-            hint="own_weights: false samples from the trainer's own tensors.",
+            hint="With rollout.max_staleness: 0 it samples from the trainer's own tensors.",
         )
 
     @asynccontextmanager
@@ -216,16 +186,6 @@ class TransformersEngine:
         return self._worker
 
 
-def _plain_ids(prompt: Sequence[int], session: str) -> list[int]:
-    """The prompt as plain ints: a bool or a float would fail the step of all requests. Raises EngineError."""
-    try:
-        return list(map(operator.index, prompt))
-    except TypeError as error:
-        raise EngineError(
-            f"the prompt holds something that is no token id: {error}", where=f"session {session!r}"
-        ) from None
-
-
 def _problem(batch: Batch, prompt: list[int], sampling: Sampling) -> str | None:
     """What makes a request impossible, or None."""
     vocabulary, positions = batch.runner.vocabulary, batch.runner.max_positions
@@ -237,10 +197,6 @@ def _problem(batch: Batch, prompt: list[int], sampling: Sampling) -> str | None:
         return f"the prompt holds id {wrong}, but the model's vocabulary has {vocabulary} entries"
     if sampling.max_new_tokens < 1:
         return f"max_new_tokens is {sampling.max_new_tokens}, it must be at least 1"
-    in_range = 0 <= sampling.temperature < math.inf and 0 < sampling.top_p <= 1 and 0 <= sampling.min_p <= 1
-    if not in_range or min(sampling.top_k, sampling.seed or 0) < 0:
-        limits = "temperature ≥ 0, 0 < top_p ≤ 1, 0 ≤ min_p ≤ 1, top_k ≥ 0, seed ≥ 0"
-        return f"sampling out of range: {sampling}; {limits}"
     if positions is not None and longest > positions:
         return f"{len(prompt)} prompt tokens and {sampling.max_new_tokens} new ones exceed the model's {positions}"
     if longest > batch.cache_tokens:

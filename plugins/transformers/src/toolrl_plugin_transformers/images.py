@@ -66,12 +66,8 @@ class Pictures:
     """What a column has to be moved by to be the position of a token behind the prompt."""
 
     def within(self, start: int, end: int) -> list[MediaInput]:
-        """The images whose tokens lie in [start, end). Raises EngineError where one lies there in part."""
-        found = [item for item in self.media if item.span[0] < end and item.span[1] > start]
-        for item in found:
-            if item.span[0] < start or item.span[1] > end:
-                raise EngineError(f"the image at tokens {item.span} was cut at {start} or {end}: a fault of the engine")
-        return found
+        """The images whose tokens lie in [start, end), where nothing cuts one."""
+        return [item for item in self.media if start <= item.span[0] < end]
 
     def cut(self, start: int, end: int) -> int:
         """Where a part from `start` that is to end near `end` cuts no image: before one, or behind the first."""

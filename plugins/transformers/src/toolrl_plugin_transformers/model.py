@@ -61,18 +61,17 @@ class ModelRunner:
 
     @staticmethod
     def _refuse_unknown(module: Any, config: Any) -> None:
-        name = type(module).__name__
-        hint = "Use an engine that serves this model (engine: vllm), or a decoder with ordinary attention."
+        strange = sorted(set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES)
+        problem = ""
         if getattr(module.config, "is_encoder_decoder", False):
-            raise EngineError(f"{name} is an encoder-decoder; the embedded engine serves decoders only", hint=hint)
-        strange = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
-        if strange:
-            kinds = ", ".join(sorted(strange))
-            raise EngineError(f"{name} has layers of kind {kinds}, which keep no key for each token", hint=hint)
-        if "position_ids" not in _arguments(module):
-            raise EngineError(
-                f"{name} takes no position_ids, so rows of different length can't share a step", hint=hint
-            )
+            problem = "is an encoder-decoder"
+        elif strange:
+            problem = f"has layers of kind {', '.join(strange)}, which keep no key for each token"
+        elif "position_ids" not in _arguments(module):
+            problem = "takes no position_ids, so rows of different length can't share a step"
+        if problem:
+            hint = "Use an engine that serves this model (engine: vllm), or a decoder with ordinary attention."
+            raise EngineError(f"{type(module).__name__} {problem}", hint=hint)
         implementation = getattr(config, "_attn_implementation", None)
         if implementation not in (None, "eager", "sdpa"):
             raise EngineError(

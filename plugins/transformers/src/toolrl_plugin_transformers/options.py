@@ -28,14 +28,6 @@ class TransformersEngineOptions(BaseModel):
         description="Tokens whose keys and values may be held. None takes a quarter of the free memory on a CPU and of "
         "all memory on a GPU. Waiting episodes give up theirs first, the longest unused before the others.",
     )
-    own_weights: bool | None = Field(
-        None,
-        description="Sample from a copy of the weights. None: only where the run trains while it samples "
-        "(rollout.max_staleness above 0), which needs one.",
-    )
-    share_prefixes: bool = Field(
-        True, description="Compute a prompt's beginning once for all episodes that have it in common."
-    )
     return_routes: bool = Field(
         False, description="Record the experts of each token, for trainer.router_replay. For models with experts."
     )
@@ -49,7 +41,7 @@ class TransformersEngineOptions(BaseModel):
     ) -> tuple[int, int, int]:
         """Of the trainer's GPU, for `toolrl plan`: at least, at most, and while the trainer works. The cache grows with
         the episodes, up to its limit; a copy of the weights shares those that aren't trained."""
-        copied = trained if (overlap if self.own_weights is None else self.own_weights) else 0
+        copied = trained if overlap else 0
         limit = device // 4 if self.cache_tokens is None else self.cache_tokens * token
         most = copied + min(limit, min(self.max_batch, episodes) * longest * token)
         return 0, most, most

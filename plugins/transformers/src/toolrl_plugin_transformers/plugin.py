@@ -19,5 +19,4 @@ def toolrl_engines() -> Iterable[Component[RolloutEngine]]:
         "toolrl_plugin_transformers.engine:TransformersEngine",
         summary="In-process engine on the trainer's own weights, with continuous batching.",
         options="toolrl_plugin_transformers.options:TransformersEngineOptions",
-        check="toolrl_plugin_transformers.check:check",
     )

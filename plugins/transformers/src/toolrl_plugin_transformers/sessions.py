@@ -21,13 +21,12 @@ FEWEST = 16
 
 
 class SessionCache:
-    """The cached tokens of one episode, or of a beginning that several have in common."""
+    """The cached tokens of one episode."""
 
     __slots__ = ("_stored", "indexed", "name", "parked", "slot", "tokens")
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        """None for a beginning that no episode owns."""
         self.tokens: list[int] = []
         """Prompt and sampled tokens. The first `valid` of them are cached."""
         self.slot: int | None = None
@@ -55,15 +54,14 @@ class SessionCache:
 class SessionStore:
     """All sessions by name, the parked ones in order of use, and the index of beginnings."""
 
-    def __init__(self, *, share: bool) -> None:
-        self._share = share
+    def __init__(self) -> None:
         self._named: dict[str, SessionCache] = {}
         self._parked: dict[SessionCache, None] = {}
         self._index: list[SessionCache] = []
         self.parked_tokens = 0
 
     def __iter__(self) -> Iterator[SessionCache]:
-        return iter({**dict.fromkeys(self._named.values()), **self._parked})
+        return iter(self._named.values())
 
     def get(self, name: str) -> SessionCache:
         """The session of this name, new where there is none."""
@@ -76,8 +74,7 @@ class SessionStore:
     def close(self, session: SessionCache) -> None:
         """Forget a session and what it cached."""
         self.drop(session)
-        if session.name is not None and self._named.get(session.name) is session:
-            del self._named[session.name]
+        del self._named[session.name]
 
     def drop(self, session: SessionCache) -> None:
         """Forget what a session cached; its tensors are freed, its slot is the caller's to reuse."""
@@ -115,10 +112,9 @@ class SessionStore:
 
     def index(self, session: SessionCache, prompt: list[int]) -> None:
         """Let others find the beginning that this session has in common with them."""
-        if self._share:
-            self._forget(session)
-            session.indexed = list(prompt)
-            insort(self._index, session, key=_prompt)
+        self._forget(session)
+        session.indexed = list(prompt)
+        insort(self._index, session, key=_prompt)
 
     def longest(self, prompt: list[int], own: SessionCache) -> tuple[SessionCache, int]:
         """The session with the most tokens of `prompt`'s beginning, and how many; `own` unless another has more."""

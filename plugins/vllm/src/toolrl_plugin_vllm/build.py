@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import difflib
+import math
 import os
-import random
-import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,11 +12,13 @@ from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext
-from toolrl_plugin_vllm import devices, packages
-from toolrl_plugin_vllm.options import MOST_KEPT, VllmEngineOptions
+from toolrl_plugin_vllm import packages
+from toolrl_plugin_vllm.options import BESIDE, VllmEngineOptions
 from toolrl_plugin_vllm.requests import new_seed
 
 GIB = 1 << 30
+ALONE = 0.9
+"""Of a GPU's memory, on devices of its own."""
 PER_START = {
     # Read where the executor is chosen: without it the worker would be a process of its own on a CPU, always.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -30,31 +29,27 @@ PER_START = {
 _EXTENSION = "toolrl_plugin_vllm.extension.WorkerExtension"
 
 
-def build(
-    options: VllmEngineOptions, context: BuildContext, *, model: str, known_ids: int | None, lora: Mapping[str, Any]
-) -> Any:
-    """vLLM's `LLMEngine` for the config in a folder, with weights of no use and the sampler of `extension.py`. `lora`
-    are vLLM's arguments for an adapter, where it computes one. Raises EngineError, ConfigError."""
+def build(options: VllmEngineOptions, context: BuildContext, *, model: str, known_ids: int | None) -> Any:
+    """vLLM's `LLMEngine` for the config in a folder, with weights of no use and the sampler of `extension.py`. Raises
+    EngineError, ConfigError."""
     packages.prepare_environment()
     try:
         with unchanged(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            from torch import cuda, distributed
+            from torch import distributed
+            from vllm.platforms import current_platform
 
-            cpu, gpus = _check_platform(options), devices.lent()
-            if not cpu:
-                devices.check(options, cuda.device_count(), gpus)
             given = arguments(
                 options,
                 model=model,
                 dtype=context.dtype,
-                cpu=cpu,
+                cpu=bool(current_platform.is_cpu()),
                 device=context.device,
-                gpus=gpus,
+                gpus=lent_gpus(),
                 deterministic=context.deterministic,
                 joins=distributed.is_initialized(),
             )
-            engine = _engine({**given, **lora}, _cuda_index(context.device) or 0)
+            engine = _engine(given, _cuda_index(context.device) or 0)
             try:
                 engine.collective_rpc("toolrl_setup", args=(known_ids, new_seed()))
             except BaseException:
@@ -67,33 +62,6 @@ def build(
     except (ImportError, OSError) as error:
         raise EngineError(f"vLLM can't be imported: {error}", hint="Run `toolrl doctor vllm`.") from error
     return engine
-
-
-def _check_platform(options: VllmEngineOptions) -> bool:
-    """Whether the installed vLLM computes on the CPU. Raises ConfigError for what it would pass over in silence."""
-    from vllm.platforms import current_platform
-
-    cpu = bool(current_platform.is_cpu())
-    if options.devices is not None and cpu:
-        raise ConfigError(
-            f"devices is {options.devices}, and the vLLM that is installed computes on the CPU",
-            where="engine.options.devices",
-            hint="Leave it out, or install the package for CUDA: " + packages.INSTALL,
-        )
-    if options.quantization and cpu:
-        raise ConfigError(
-            f"quantization is {options.quantization}, and the vLLM that is installed computes on the CPU",
-            where="engine.options.quantization",
-            hint="Leave it out; 8 bits are for GPUs.",
-        )
-    if options.sleep_level and not current_platform.is_sleep_mode_available():
-        raise ConfigError(
-            f"sleep_level is {options.sleep_level}, and vLLM can't sleep on {type(current_platform).__name__}: it "
-            "would free nothing",
-            where="engine.options.sleep_level",
-            hint="Set it to 0; sleeping gives back the memory of a GPU.",
-        )
-    return cpu
 
 
 def arguments(
@@ -121,15 +89,14 @@ def arguments(
         "dtype": str(dtype).removeprefix("torch.") if dtype is not None else "auto",
         "load_format": "dummy",
         "max_num_seqs": batch,
-        "max_num_batched_tokens": max(options.prefill_tokens or (2048 if cpu else 8192), batch),
+        "max_num_batched_tokens": max(2048 if cpu else 8192, batch),
         "max_model_len": options.max_length,
         "kv_cache_memory_bytes": int(cache * GIB) if cache is not None else None,
-        "gpu_memory_utilization": devices.fraction(options, shared=shared, gpus=gpus),
-        "block_size": options.block_size or (32 if cpu else None),
-        "enforce_eager": cpu if options.eager is None else options.eager,
+        "gpu_memory_utilization": _memory_fraction(options, shared=shared, gpus=gpus),
+        "block_size": 32 if cpu else None,
+        "enforce_eager": cpu,
         "enable_prefix_caching": True,
         "logprobs_mode": "raw_logprobs",
-        "max_logprobs": MOST_KEPT,
         # Else vLLM begins a step while the one before is read. What it began with older weights it drops at an update.
         "async_scheduling": False if cpu or deterministic else None,
         "worker_extension_cls": _EXTENSION,
@@ -145,6 +112,24 @@ def arguments(
     }
     given = {name: value for name, value in chosen.items() if value is not None}
     return {**given, **options.engine_args}
+
+
+def lent_gpus() -> float | None:
+    """GPUs that Ray lent this process, below 1 for a share of one; None where it is no worker of Ray's."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return None if context.get_actor_id() is None else float(context.get_assigned_resources().get("GPU", 0.0))
+
+
+def _memory_fraction(options: VllmEngineOptions, *, shared: bool, gpus: float | None) -> float:
+    """The part of a GPU's memory that vLLM may take; `shared` says whether the trainer's model is there, too. Workers
+    that share a GPU share it."""
+    if options.memory_fraction is not None:
+        return options.memory_fraction
+    workers = math.floor(1 / gpus + 1e-9) if gpus else 1
+    return min(BESIDE, 2 * BESIDE / workers) if shared else ALONE
 
 
 def _cuda_index(device: str) -> int | None:
@@ -163,14 +148,7 @@ def _engine(given: dict[str, Any], device: int = 0) -> Any:
     try:
         settings = EngineArgs(**given)
     except TypeError as error:
-        known = [field.name for field in dataclasses.fields(EngineArgs)]
-        unknown = [name for name in given if name not in known]
-        near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
-        raise ConfigError(
-            f"vLLM's EngineArgs doesn't take {', '.join(map(repr, unknown)) or error}",
-            where="engine.options.engine_args",
-            hint=f"Did you mean {' and '.join(map(repr, near))}?" if near else "vLLM's documentation has their names.",
-        ) from error
+        raise ConfigError(f"vLLM's {error}", where="engine.options.engine_args") from error
     variables = PER_START | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(get_num_threads()))}
     if given.get("distributed_executor_backend") == "external_launcher":
         variables |= {"RANK": str(distributed.get_rank()), "LOCAL_RANK": str(device)}
@@ -199,36 +177,17 @@ def in_process(engine: Any) -> bool:
     return engine.vllm_config.parallel_config.distributed_executor_backend in ("uni", "external_launcher")
 
 
-def add(engine: Any, name: str, prompt: list[int], params: Any, adapter: Any = None) -> None:
-    """Give a request to vLLM's engine, with the LoRA adapter that it is computed with. What vLLM refuses raises one of
-    several exceptions."""
+def add(engine: Any, name: str, prompt: list[int], params: Any) -> None:
+    """Give a request to vLLM's engine. What vLLM refuses raises one of several exceptions."""
     from tokenizers.decoders import DecodeStream
     from vllm.inputs import tokens_input
 
-    inner = engine.add_request(name, tokens_input(prompt), params, lora_request=adapter)
+    inner = engine.add_request(name, tokens_input(prompt), params)
     detokenizer = engine.output_processor.request_states[inner].detokenizer
     if hasattr(detokenizer, "stream"):
         # vLLM's stream begins with the prompt: where that ends inside a character, its last text would come out with
         # the first token, and a stop string could be found in what wasn't sampled.
         detokenizer.stream = DecodeStream(skip_special_tokens=False)
-
-
-def explain(engine: Any, failure: BaseException) -> BaseException:
-    """A failure in the words of its cause where a process that holds a part of the model has ended: vLLM then raises
-    whatever its queues say."""
-    executor = getattr(getattr(engine.engine_core, "engine_core", None), "model_executor", None)
-    codes = [worker.proc.exitcode for worker in getattr(executor, "workers", ())]
-    ended = [code for code in codes if code is not None]
-    if not ended:
-        return failure
-    # vLLM terminates the others.
-    code = next((code for code in ended if code != -signal.SIGTERM), ended[0])
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    return EngineError(
-        f"a process that holds vLLM's model ended unexpectedly ({how})",
-        where="engine",
-        hint="SIGKILL is most often the system's, when memory is short. VLLM_LOGGING_LEVEL=INFO shows what vLLM says.",
-    )
 
 
 def take_down(engine: Any) -> None:
@@ -254,14 +213,11 @@ def take_down(engine: Any) -> None:
 
 @contextlib.contextmanager
 def unchanged() -> Iterator[None]:
-    """Keep what is the whole process's: vLLM seeds every random generator, and on a CPU it disables
+    """Keep what is the whole process's of torch: vLLM seeds its generators, and on a CPU it disables
     `torch.set_num_threads`."""
     import torch
 
     set_threads, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()
-    state = random.getstate()
-    numpy = sys.modules.get("numpy")
-    drawn = numpy.random.get_state() if numpy is not None else None
     # The number of threads is each thread's own until it is set there.
     torch.set_num_threads(threads)
     try:
@@ -271,6 +227,3 @@ def unchanged() -> Iterator[None]:
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
-        random.setstate(state)
-        if numpy is not None:
-            numpy.random.set_state(drawn)

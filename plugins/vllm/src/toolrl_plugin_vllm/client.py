@@ -9,8 +9,6 @@ import aiohttp
 
 from toolrl.errors import EngineError
 
-LONGEST = 256 << 20
-"""Bytes of an answer: the log-probabilities of a long prompt are some megabytes."""
 _SHOWN = 300
 
 
@@ -39,15 +37,15 @@ class Client:
             session, self._session = self._session, None
             await session.close()
 
-    async def ask(self, path: str, body: Any = None, *, plain: bool = False) -> Any:
-        """GET without a body, POST with one; the answer's JSON, None for an empty one, or its text where it is `plain`.
-        Raises EngineError. Cancelling it closes the connection, which ends the request at the server."""
+    async def ask(self, path: str, body: Any = None) -> Any:
+        """GET without a body, POST with one; the answer's JSON, None for an empty one. Raises EngineError. Cancelling
+        closes the connection, which ends the request at the server."""
         if self._session is None:
             raise EngineError("the engine is not started", hint="Await start() first.")
         address, method = f"{self.url}{path}", "GET" if body is None else "POST"
         try:
             async with self._session.request(method, address, json=body, allow_redirects=False) as response:
-                said = await self._read(response, address)
+                said = await response.read()
         except TimeoutError:
             raise EngineError(
                 f"{address} gave no answer in {self._timeout:g} seconds", hint="Raise engine.options.timeout_seconds."
@@ -60,21 +58,10 @@ class Client:
             raise EngineError(f"{address} answered {response.status}: {_excerpt(said)}")
         if not said.strip():
             return None
-        if plain:
-            return said.decode("utf-8", "replace")
         try:
             return json.loads(said)
         except ValueError as error:
             raise EngineError(f"{address} answered with what is no JSON: {_excerpt(said)}") from error
-
-    async def _read(self, response: aiohttp.ClientResponse, address: str) -> bytes:
-        parts, size = [], 0
-        async for part in response.content.iter_chunked(1 << 20):
-            size += len(part)
-            if size > LONGEST:
-                raise EngineError(f"{address} answered with more than {LONGEST >> 20} MiB")
-            parts.append(part)
-        return b"".join(parts)
 
 
 def _excerpt(said: bytes) -> str:

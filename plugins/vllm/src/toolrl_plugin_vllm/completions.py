@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import AliasPath, BaseModel, Field, FiniteFloat, StrictInt, StrictStr
 
@@ -17,7 +17,6 @@ from toolrl_plugin_vllm.requests import new_seed
 PATH = "/v1/completions"
 SERVER = "the server"
 _IDS = "It must take `return_token_ids: true` and `logprobs: 0`, as vLLM's does."
-Logprobs = Literal["exact", "raw", "processed"]
 
 
 class VllmDialect:
@@ -25,18 +24,12 @@ class VllmDialect:
 
     name = "vLLM"
     """Of the server, for messages."""
-    checks_stops = True
-    """Whether its stop strings are what toolrl means, so that the engine need not look for them again."""
 
-    def __init__(self, client: Client, model: str, options: OpenaiEngineOptions) -> None:
-        self._client, self._model, self._extension = client, model, options.worker_extension
-        self._logprobs: Logprobs = (
-            "exact" if options.worker_extension else "processed" if options.server_logprobs == "processed" else "raw"
-        )
+    model = ""
+    """Its name there."""
 
-    def problem(self, sampling: Sampling) -> str | None:
-        """Why the server's answer wouldn't be what toolrl means, or None."""
-        return problem(sampling, self._logprobs)
+    def __init__(self, client: Client, options: OpenaiEngineOptions) -> None:
+        self._client, self._extension = client, options.worker_extension
 
     async def set_up(self, known_ids: int | None) -> None:
         """Once, before anything is sampled. `known_ids` is the size of the tokenizer."""
@@ -44,13 +37,13 @@ class VllmDialect:
             await self._call("toolrl_setup", known_ids, new_seed())
 
     async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int | None, version: int) -> Generation:
-        """One sample. Finish `abort` where it was interrupted; it then has the tokens up to there."""
-        answer = await self._client.ask(PATH, body(self._model, prompt, sampling, seed))
+        """One sample."""
+        answer = await self._client.ask(PATH, body(self.model, prompt, sampling, seed))
         return generation(answer, version)
 
     async def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
         """Of each token but the first."""
-        answer = await self._client.ask(PATH, probe_body(self._model, ids))
+        answer = await self._client.ask(PATH, probe_body(self.model, ids))
         return prompt_logprobs(answer, ids)
 
     async def load(self, folder: str, version: int) -> None:
@@ -66,14 +59,6 @@ class VllmDialect:
                 hint="Something else uses the server; it must serve this run alone.",
             )
 
-    async def interrupt(self) -> None:
-        """End all that is under way there."""
-        try:
-            await self._client.ask("/abort_requests", {})
-        except EngineError as error:
-            error.hint = "Start the server with VLLM_SERVER_DEV_MODE=1, or set engine.options.on_update to wait."
-            raise
-
     async def _call(self, method: str, *args: Any) -> None:
         """Call a method of the server's workers."""
         try:
@@ -84,21 +69,6 @@ class VllmDialect:
                 "toolrl_plugin_vllm.extension.WorkerExtension, as docs/howto/vllm.md shows; its log says more."
             )
             raise
-
-
-def problem(sampling: Sampling, logprobs: Logprobs) -> str | None:
-    """Why the server's log-probabilities would be others than those that toolrl means, or None."""
-    if sampling.keep_masks:
-        return "the engine openai records no sampling masks"
-    if logprobs == "raw" and sampling.temperature not in (0, 1):
-        return f"the server's log-probabilities are those before the temperature, and it is {sampling.temperature:g}"
-    truncated = sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
-    if logprobs == "processed" and truncated:
-        return (
-            f"the server's log-probabilities are those after truncation, and top_p is {sampling.top_p:g}, "
-            f"top_k {sampling.top_k}, min_p {sampling.min_p:g}"
-        )
-    return None
 
 
 def body(model: str, prompt: Sequence[int], sampling: Sampling, seed: int | None) -> dict[str, Any]:

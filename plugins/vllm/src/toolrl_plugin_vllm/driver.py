@@ -22,14 +22,14 @@ class Driver(EngineThread):
         self._numbers = itertools.count()
         self.engine: Any = None
 
-    async def request(self, prompt: list[int], params: Any, *, adapter: Any = None, urgent: bool = False) -> Any:
-        """A finished `RequestOutput`. `params` makes the `SamplingParams`, in the thread; `adapter` is a `LoRARequest`.
-        Cancelling it aborts it. For an urgent one steps are taken in a pause, too, for all that is under way."""
+    async def request(self, prompt: list[int], params: Any, *, urgent: bool = False) -> Any:
+        """A finished `RequestOutput`. `params` makes the `SamplingParams`, in the thread. Cancelling it aborts it. For
+        an urgent one steps are taken in a pause, too, for all that is under way."""
         name = str(next(self._numbers))
 
         def add() -> None:
             try:
-                build.add(self.engine, name, prompt, params(), adapter)
+                build.add(self.engine, name, prompt, params())
             except Exception as error:  # vLLM refuses what it can't serve in many ways
                 raise EngineError(f"vLLM refuses a request: {error}") from error
             if urgent:
@@ -60,15 +60,6 @@ class Driver(EngineThread):
         self.engine.abort_request([request])
 
     def explain(self, error: BaseException) -> ToolrlError:
-        if self.engine is not None:
-            error = build.explain(self.engine, error)
         if isinstance(error, ToolrlError):
             return error
-        return EngineError(f"vLLM failed: {type(error).__name__}: {error}", hint=_hint(str(error)))
-
-
-def _hint(said: str) -> str | None:
-    """What vLLM calls by the names of its own arguments."""
-    if "memory" not in said.lower():
-        return None
-    return "What vLLM takes is set by cache_gib, memory_fraction, max_length and max_batch in engine.options."
+        return EngineError(f"vLLM failed: {type(error).__name__}: {error}")

@@ -24,9 +24,8 @@ from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import build, requests
-from toolrl_plugin_vllm.adapter import AdapterTransfer
 from toolrl_plugin_vllm.driver import Driver
-from toolrl_plugin_vllm.options import MOST_KEPT, NEEDS_TOP_K, VllmEngineOptions
+from toolrl_plugin_vllm.options import VllmEngineOptions
 from toolrl_plugin_vllm.token_engine import TokenEngine
 from toolrl_plugin_vllm.weights import WeightTransfer
 
@@ -38,12 +37,7 @@ class VllmEngine(TokenEngine):
     """A `RolloutEngine`. Its coroutines may be called from any event loop, one loop at a time."""
 
     def __init__(self, options: VllmEngineOptions | None, context: BuildContext) -> None:
-        if context.weights is None:
-            raise EngineError(
-                f"engine {context.name!r} got no weights; vLLM is started with the trainer's",
-                where=context.where or None,
-                hint="Give BuildContext.weights.",
-            )
+        assert context.weights is not None, "vLLM is started with the trainer's"
         self.options = options or VllmEngineOptions()
         rounded = ROUNDED if self.options.quantization else None
         super().__init__(context, context.weights, self.options.tolerance or rounded)
@@ -56,13 +50,11 @@ class VllmEngine(TokenEngine):
                 where="engine.options.sleep_level",
                 hint="Set one of the two to 0.",
             )
-        self._loads: AdapterTransfer | WeightTransfer = WeightTransfer()
+        self._loads = WeightTransfer()
         self._asleep = False
 
     async def start(self) -> None:
         """Start vLLM, hand it the trainer's weights, and compare. Raises EngineError, ConfigError without vLLM."""
-        if self._started:
-            raise EngineError("the engine is started already")
         self._driver = Driver(self._build, build.take_down)
         try:
             await self._driver.start()
@@ -76,13 +68,9 @@ class VllmEngine(TokenEngine):
     def _build(self) -> Any:
         weights, tokenizer = self._weights, self._context.tokenizer
         known = len(tokenizer) if tokenizer is not None else None
-        lora: dict[str, Any] = {}
-        if self.options.lora == "adapter":
-            self._loads = AdapterTransfer(weights, self._context.run_dir)
-            lora = self._loads.arguments()
         with tempfile.TemporaryDirectory(prefix="toolrl-config-") as folder:
             weights.save_config(Path(folder))
-            engine = build.build(self.options, self._context, model=folder, known_ids=known, lora=lora)
+            engine = build.build(self.options, self._context, model=folder, known_ids=known)
         try:
             self._load(engine, weights, weights.version)
         except BaseException:
@@ -92,8 +80,6 @@ class VllmEngine(TokenEngine):
         return engine
 
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
-        if sampling.keep_masks and (sampling.temperature == 0 or not 0 < sampling.top_k <= MOST_KEPT):
-            return f"{NEEDS_TOP_K}, and with a temperature above 0"
         return "vLLM sleeps until its weights are updated" if self._asleep else super()._problem(prompt, sampling)
 
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:
@@ -165,8 +151,7 @@ class VllmEngine(TokenEngine):
             await self._driver.stop()
 
     async def _request(self, ids: list[int], arguments: dict[str, Any], *, urgent: bool = False) -> Any:
-        adapter = self._loads.request
-        return await self._driver.request(ids, lambda: _parameters(arguments), adapter=adapter, urgent=urgent)
+        return await self._driver.request(ids, lambda: _parameters(arguments), urgent=urgent)
 
 
 def _parameters(arguments: dict[str, Any]) -> Any:

@@ -29,20 +29,14 @@ class ExactSampler(Sampler):
 
     Log-probabilities are those of softmax(logits / temperature) over the whole vocabulary, before top-k and top-p. vLLM
     has those before the temperature, and those after both; neither is what the sampling distribution is without its
-    truncation. Requests for log-probabilities of several ids get those of what is drawn from, after the truncation,
-    which then keeps top-k ids at most, also where others are as likely as the last. Ids that the tokenizer doesn't know
-    are never sampled. Requests without a seed draw from a generator of the sampler's own, as the process's is the
-    trainer's.
+    truncation. Ids that the tokenizer doesn't know are never sampled. Requests without a seed draw from a generator of
+    the sampler's own, as the process's is the trainer's.
     """
 
     known_ids: int | None = None
     unfinished: Callable[[], Sequence[int]] = staticmethod(tuple)
     """Rows of the batch whose prompt isn't computed to its end; vLLM samples for them, too, and discards it."""
-    recorded: Callable[[], list[int]] = staticmethod(list)
-    """Rows of requests for log-probabilities of several ids."""
     _temperature: torch.Tensor | None = None
-    _kept: tuple[list[int], torch.Tensor] | None = None
-    """These rows, and all log-probabilities of what they are drawn from."""
 
     def __init__(self, mode: Any, device: torch.device) -> None:
         super().__init__(mode)
@@ -57,19 +51,13 @@ class ExactSampler(Sampler):
         try:
             return super().forward(logits, sampling_metadata, *args, **kwargs)
         finally:
-            self._temperature = self._kept = None
+            self._temperature = None
             for generator, state in zip(drawn, states, strict=True):
                 generator.set_state(state)
 
     def _draw(self, logits: torch.Tensor, generators: Any, k: Any, p: Any) -> tuple[torch.Tensor, None]:
         """An id for each row, by the greatest p / e with exponential noise e. Rows of `generators` draw from these."""
         logits, rows = apply_top_k_top_p(logits, k, p), len(logits)
-        if k is not None and (recorded := self.recorded()):
-            k_R = k[recorded]
-            values, ids = logits[recorded].topk(int(k_R.max()))
-            values[torch.arange(values.shape[1], device=k.device) >= k_R[:, None]] = -torch.inf
-            kept = torch.full_like(logits[recorded], -torch.inf).scatter_(1, ids, values)
-            logits[recorded], self._kept = kept, (recorded, kept.log_softmax(-1, dtype=torch.float32))
         if logits.device.type == "cpu":  # Its kernel draws a row's noise from a seed.
             seeds = torch.randint(1 << 31, (rows,), generator=self.generator)
             for row, generator in generators.items():
@@ -81,11 +69,6 @@ class ExactSampler(Sampler):
         for row, generator in generators.items():
             noise[row].exponential_(generator=generator)
         return logits.softmax(-1, dtype=torch.float32).div_(noise).argmax(-1), None
-
-    def gather_logprobs(self, logprobs: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self._kept is not None:
-            logprobs[self._kept[0]] = self._kept[1]
-        return super().gather_logprobs(logprobs, *args, **kwargs)
 
     def compute_logprobs(self, logits: torch.Tensor) -> torch.Tensor:
         # Also called for prompts, from outside of `forward`; those have no temperature.
@@ -112,7 +95,6 @@ class WorkerExtension:
         runner = self.model_runner
         if type(runner.sampler) is Sampler:
             runner.sampler = ExactSampler(runner.sampler.logprobs_mode, runner.device)
-            runner.sampler.recorded = lambda: _recorded(runner)
             if runner.device.type == "cpu":
                 runner.sampler.unfinished = lambda: _unfinished(runner)
                 _take_back_no_draws(runner)
@@ -147,11 +129,7 @@ class WorkerExtension:
 
         with torch.inference_mode(False), torch.no_grad():
             _pack_experts_again(runner.model)
-            try:
-                runner.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
-            except BaseException:
-                _give_up(runner)
-                raise
+            runner.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
         for head, embedding in tied:
             _tie(head, embedding)
         return found
@@ -170,11 +148,6 @@ def _unfinished(runner: Any) -> list[int]:
     return [int(row) for row in runner.discard_request_mask.np[: runner.input_batch.num_reqs].nonzero()[0]]
 
 
-def _recorded(runner: Any) -> list[int]:
-    batch = runner.input_batch
-    return [batch.req_id_to_index[name] for name, wanted in batch.num_logprobs.items() if wanted]
-
-
 def _take_back_no_draws(runner: Any) -> None:
     """After a step vLLM turns the generators of these rows back by what a CUDA generator advances in a draw. A CPU's
     can't be turned back like that, and the step would raise. The sampler has done it already, so vLLM must not see them
@@ -190,18 +163,6 @@ def _take_back_no_draws(runner: Any) -> None:
             generators.update(hidden)
 
     runner._bookkeeping_sync = without_generators
-
-
-def _give_up(runner: Any) -> None:
-    """End a reload that broke: else the next one would take over what its layers had received."""
-    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-    for layer in runner.model.modules():
-        info = get_layerwise_info(layer)
-        if info.can_load():
-            info.load_numel, info.load_numel_total, info.loaded_weights = 0, 0, []
-    finalize_layerwise_reload(runner.model, runner.model_config)
 
 
 def _pack_experts_again(model: torch.nn.Module) -> None:

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolrl.errors import ConfigError
 
-if TYPE_CHECKING:
-    from toolrl.config.model import RolloutConfig
-
 OWNED = {
-    "model": "model.path",
-    "tokenizer": "model.path",
-    "dtype": "model.dtype",
-    "seed": "seed",
-    "max_num_seqs": "max_batch",
-    "max_num_batched_tokens": "prefill_tokens",
-    "max_model_len": "max_length",
-    "kv_cache_memory_bytes": "cache_gib",
-    "gpu_memory_utilization": "memory_fraction",
-    "block_size": "block_size",
-    "enforce_eager": "eager",
-    "logprobs_mode": None,
-    "async_scheduling": None,
-    "worker_extension_cls": None,
-    "skip_tokenizer_init": None,
-    "enable_prefix_caching": None,
-    "speculative_config": None,
-    "load_format": None,
-    "distributed_executor_backend": "separate_process",
-    "tensor_parallel_size": "tensor_parallel",
-    "device_ids": "devices",
-    "enable_sleep_mode": "sleep_level",
-    "quantization": "quantization",
-    "enable_lora": "lora",
-    "max_loras": "lora",
-    "max_lora_rank": "lora",
-    "lora_target_modules": "lora",
-}
-"""vLLM's arguments that are set here, and by which setting of the config; None where nothing else would be right."""
+    "model", "tokenizer", "dtype", "seed", "max_num_seqs", "max_model_len",
+    "kv_cache_memory_bytes", "gpu_memory_utilization", "logprobs_mode", "async_scheduling",
+    "worker_extension_cls", "skip_tokenizer_init", "enable_prefix_caching", "speculative_config", "load_format",
+    "distributed_executor_backend", "tensor_parallel_size", "device_ids", "enable_sleep_mode", "quantization",
+    "enable_lora", "max_loras", "max_lora_rank", "lora_target_modules",
+}  # fmt: skip
+"""vLLM's arguments that the config sets by other names, or of which one value alone is right."""
 
 
 class VllmParserOptions(BaseModel):
@@ -54,10 +29,6 @@ class VllmParserOptions(BaseModel):
         "model's own.",
     )
 
-
-MOST_KEPT = 1024
-"""Tokens that one may be drawn from, where they are recorded."""
-NEEDS_TOP_K = f"it records sampling masks with a rollout.top_k of 1 to {MOST_KEPT}, which bounds their size"
 
 BESIDE = 0.4
 """Of a GPU's memory, beside the trainer's model."""
@@ -75,12 +46,6 @@ class VllmEngineOptions(BaseModel):
         description="Episodes that decode at once; the others wait for a place. None takes 128 on a CPU and 512 on a "
         "GPU.",
     )
-    prefill_tokens: int | None = Field(
-        None,
-        ge=16,
-        description="Tokens computed in one step, prompts and decoding together; longer prompts are split. None takes "
-        "2048 on a CPU and 8192 on a GPU.",
-    )
     max_length: int | None = Field(
         None, ge=16, description="Tokens of an episode, prompt included. None takes what the model can attend to."
     )
@@ -96,17 +61,6 @@ class VllmEngineOptions(BaseModel):
         le=1,
         description="On a GPU the part of all memory that vLLM may take, weights included. None takes 0.4 beside the "
         "trainer, less where more than two rollout workers share a GPU, and 0.9 on `devices` of its own.",
-    )
-    block_size: int | None = Field(
-        None,
-        ge=1,
-        description="Tokens in a block of the cache: what prompts have in common is reused in whole blocks. None takes "
-        "32 on a CPU and vLLM's own choice on a GPU.",
-    )
-    eager: bool | None = Field(
-        None,
-        description="No torch.compile and no CUDA graphs. None is true on a CPU, where compiling takes minutes, and "
-        "false on a GPU.",
     )
     separate_process: bool = Field(
         False,
@@ -136,11 +90,6 @@ class VllmEngineOptions(BaseModel):
         "tokens a second on GPUs that have such kernels. What samples then differs from what is trained, so it needs "
         "`algorithm.importance`.",
     )
-    lora: Literal["merged", "adapter"] = Field(
-        "merged",
-        description="How a trained LoRA adapter is handed over: merged into the weights, or as an adapter that vLLM "
-        "computes beside weights that stay, which copies little and rounds as the trainer does.",
-    )
     verify_weights: bool = Field(
         True,
         description="After the start and after each weight update compare the log-probabilities of a fixed text, and "
@@ -154,37 +103,15 @@ class VllmEngineOptions(BaseModel):
     )
     engine_args: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further arguments of vLLM's `EngineArgs` by name, such as `kv_cache_dtype`.",
+        description="Further arguments of vLLM's `EngineArgs` by name, such as `enforce_eager` or `kv_cache_dtype`.",
     )
 
     @field_validator("engine_args")
     @classmethod
     def _not_owned(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name in value.keys() & OWNED.keys():
-            setting = OWNED[name]
-            instead = f"set `{setting}` instead" if setting else "leave it out: another value would give wrong results"
-            raise ValueError(f"{name} is set by the engine; {instead}")
+        if owned := sorted(value.keys() & OWNED):
+            raise ValueError(f"{', '.join(owned)}: set by the engine's other options or by the run")
         return value
-
-    @model_validator(mode="after")
-    def _go_together(self) -> VllmEngineOptions:
-        if self.quantization and self.lora == "adapter":
-            raise ValueError("quantization: an adapter beside rounded weights isn't supported; take lora merged")
-        if self.lora == "adapter" and self.sleep_level == 2:
-            raise ValueError(
-                "sleep_level 2 frees the model's weights, and with lora adapter an update loads the adapter alone; "
-                "take sleep_level 1, or lora merged"
-            )
-        if self.devices is None:
-            return self
-        if len(set(self.devices)) < len(self.devices):
-            raise ValueError(f"devices: {self.devices} names a device twice")
-        if self.tensor_parallel not in (None, len(self.devices)):
-            raise ValueError(
-                f"tensor_parallel is {self.tensor_parallel}, and there are {len(self.devices)} devices; leave it out, "
-                "or name as many devices"
-            )
-        return self
 
     def check_files(self) -> None:
         """Raises ConfigError where vLLM isn't installed."""
@@ -192,10 +119,6 @@ class VllmEngineOptions(BaseModel):
 
         if packages.folder() is None:
             raise ConfigError(f"needs vLLM, which isn't installed: {packages.INSTALL}")
-
-    def sampling_problem(self, rollout: RolloutConfig) -> str | None:
-        """Why it can't sample and record sampling masks like this, or None."""
-        return None if 0 < rollout.top_k <= MOST_KEPT else NEEDS_TOP_K
 
     @property
     def parts(self) -> int:
@@ -209,9 +132,8 @@ class VllmEngineOptions(BaseModel):
 
     @property
     def weight_receivers(self) -> int:
-        """In a rollout worker: processes that receive the trainer's weights, each with a part of the model; 0 where
-        they come by a torch module, as an adapter's do."""
-        return self.parts * int(self.engine_args.get("pipeline_parallel_size", 1)) if self.lora == "merged" else 0
+        """In a rollout worker: processes that receive the trainer's weights, each with a part of the model."""
+        return self.parts * int(self.engine_args.get("pipeline_parallel_size", 1))
 
     def device_bytes(
         self, *, device: int, weights: int, trained: int, token: int, longest: int, episodes: int, overlap: bool
@@ -234,7 +156,7 @@ class OpenaiEngineOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
     scores_tokens: ClassVar = True
 
-    url: str = Field(min_length=1, description="The server's address, such as http://127.0.0.1:8000.")
+    url: str = Field(pattern="^https?://", description="The server's address, such as http://127.0.0.1:8000.")
     dialect: Literal["vllm", "sglang"] = Field(
         "vllm",
         description="How the server is spoken to: vLLM's completions API with token ids, which others have, too, or "
@@ -253,18 +175,6 @@ class OpenaiEngineOptions(BaseModel):
         "log-probabilities are exact at every temperature, ids that the tokenizer lacks are never sampled, and tied "
         "embeddings are right after an update on a CPU, too.",
     )
-    server_logprobs: Literal["raw", "processed"] | None = Field(
-        None,
-        description="What the server's log-probabilities are without the extension: those before the temperature "
-        "(raw), which fit at temperature 1 and 0, or those after temperature and truncation (processed), which fit "
-        "without top_p, top_k and min_p. None takes the servers' defaults: raw for vLLM, and for SGLang those after "
-        "the temperature and before truncation, which fit always.",
-    )
-    on_update: Literal["wait", "interrupt"] = Field(
-        "wait",
-        description="What a weight update does to requests under way: wait until they have ended, or end them and let "
-        "them go on from their own tokens with the new weights, each token with the version that sampled it.",
-    )
     update_weights: bool = Field(
         True,
         description="Hand the trainer's weights over at the start and after each step, by a folder that the server can "
@@ -282,22 +192,3 @@ class OpenaiEngineOptions(BaseModel):
         description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types the mean "
         "of the smaller four fifths (None takes 2.2 times the model's own noise).",
     )
-
-    @field_validator("url")
-    @classmethod
-    def _with_its_scheme(cls, value: str) -> str:
-        if not value.startswith(("http://", "https://")):
-            raise ValueError("expected an address that begins with http:// or https://")
-        return value
-
-    @model_validator(mode="after")
-    def _go_together(self) -> OpenaiEngineOptions:
-        if self.worker_extension and self.dialect != "vllm":
-            raise ValueError("worker_extension is for vLLM's server, and dialect is sglang")
-        if self.worker_extension and self.server_logprobs is not None:
-            raise ValueError(
-                f"server_logprobs is {self.server_logprobs}, and with worker_extension they are exact; leave one out"
-            )
-        if self.on_update == "interrupt" and not self.update_weights:
-            raise ValueError("on_update is interrupt, and update_weights is false: there are no updates; leave one out")
-        return self

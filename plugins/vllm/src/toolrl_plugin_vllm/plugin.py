@@ -1,4 +1,4 @@
-"""Registers the engines `vllm` and `openai`, the trainer `served`, and vLLM's tool parsers under their names."""
+"""Registers the engines `vllm` and `openai`, and vLLM's tool parsers under their names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from toolrl import Component, hookimpl
 from toolrl_plugin_vllm.packages import parsers
 
 if TYPE_CHECKING:
-    from toolrl.protocols import RolloutEngine, ToolParser, TrainerBackend
+    from toolrl.protocols import RolloutEngine, ToolParser
 
 
 @hookimpl
@@ -20,23 +20,13 @@ def toolrl_engines() -> Iterable[Component[RolloutEngine]]:
         "toolrl_plugin_vllm.engine:VllmEngine",
         summary="vLLM in the trainer's process or beside it; each weight update is checked against the trainer.",
         options="toolrl_plugin_vllm.options:VllmEngineOptions",
-        check="toolrl_plugin_vllm.check:check",
+        check="toolrl_plugin_vllm.packages:check",
     )
     yield Component(
         "openai",
         "toolrl_plugin_vllm.server:OpenaiEngine",
         summary="A server that takes and gives token ids: vLLM's, SGLang's, and others with their interfaces.",
         options="toolrl_plugin_vllm.options:OpenaiEngineOptions",
-    )
-
-
-@hookimpl
-def toolrl_trainers() -> Iterable[Component[TrainerBackend]]:
-    """For a model that isn't trained."""
-    yield Component(
-        "served",
-        "toolrl_plugin_vllm.served:ServedBackend",
-        summary="Trains nothing: evaluates a model that a server holds; needs no torch.",
     )
 
 

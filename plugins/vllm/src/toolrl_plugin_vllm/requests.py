@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from toolrl.errors import EngineError
@@ -33,8 +31,7 @@ def sampling_arguments(sampling: Sampling, seed: int | None) -> dict[str, Any]:
         "spaces_between_special_tokens": False,
         # The chat format names the ids that end a turn; vLLM would add those of the model's generation_config.json.
         "ignore_eos": True,
-        # With masks: the ids that were drawn from, of which there are as many as top_k at most.
-        **({"logprobs": sampling.top_k, "flat_logprobs": True} if sampling.keep_masks else {"logprobs": 0}),
+        "logprobs": 0,
     }
 
 
@@ -45,32 +42,16 @@ def new_seed() -> int:
 
 def generation(output: Any, cached: int | None) -> Generation:
     """The sample in vLLM's finished `CompletionOutput`. Raises EngineError where it holds none."""
-    ids, found = output.token_ids, output.logprobs or ()
-    flat = hasattr(found, "start_indices")
-    made = answers.generation(
+    ids = output.token_ids
+    return answers.generation(
         ids,
-        # The sampled token is the first of its entry.
-        [found.logprobs[start] for start in found.start_indices]
-        if flat
-        else [entry[token].logprob for token, entry in zip(ids, found, strict=False)],
+        # The sampled token is one of its entry.
+        [entry[token].logprob for token, entry in zip(ids, output.logprobs or (), strict=False)],
         output.finish_reason,
         output.stop_reason,
         versions(output.weight_versions, len(ids)),
         cached=cached,
         server="vLLM",
-    )
-    return replace(made, sampling_masks=_masks(found)) if flat and ids else made
-
-
-def _masks(found: Any) -> bytes:
-    """Those of vLLM's `FlatLogprobs`, in which an id that wasn't drawn from has no probability."""
-    from toolrl_plugin_torch.sampling_masks import encode
-
-    return encode(
-        [
-            sorted({found.token_ids[place] for place in range(start, end) if found.logprobs[place] > -math.inf})
-            for start, end in zip(found.start_indices, found.end_indices, strict=True)
-        ]
     )
 
 

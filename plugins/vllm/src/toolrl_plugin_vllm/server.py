@@ -3,57 +3,43 @@
 
 Weights are handed over by a folder that both can read: at the start and at each update the engine writes the trainer's
 weights there, waits until nothing is under way, makes the server load them, empties its prefix cache, and compares
-the log-probabilities of a fixed text with the trainer's. New requests wait meanwhile. What is under way is
-waited for, or interrupted and gone on with (`joining.py`); in both cases nothing samples while weights change, so that
-every token's version is known.
+the log-probabilities of a fixed text with the trainer's. New requests wait meanwhile: nothing samples while weights
+change, so that every token's version is known.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, Sampling
-from toolrl_plugin_vllm import answers, joining
+from toolrl_plugin_vllm import answers
 from toolrl_plugin_vllm.client import Client
 from toolrl_plugin_vllm.completions import VllmDialect
 from toolrl_plugin_vllm.options import OpenaiEngineOptions
 from toolrl_plugin_vllm.sglang import SglangDialect
 from toolrl_plugin_vllm.token_engine import TokenEngine
 
-_STRIDE = 1_000_003
-_ROUND = 0.2
-"""Seconds between two interrupts: a request that was on its way at the first is ended by the next."""
-
 
 class OpenaiEngine(TokenEngine):
     """A `RolloutEngine`. Its coroutines belong to one event loop."""
 
     def __init__(self, options: OpenaiEngineOptions | None, context: BuildContext) -> None:
-        if options is None:
-            raise EngineError("the engine needs the server's address", where=context.where or None, hint="Set `url`.")
+        assert options is not None, "url is required"
         super().__init__(context, context.weights, options.tolerance)
         self.options = options
         self._version = context.weights.version if context.weights is not None else 0
-        self._decode = _decoder(context.tokenizer)
-        if options.on_update == "interrupt" and self._decode is None:
-            raise EngineError(
-                "on_update is interrupt, and there is no tokenizer to look for stop strings across the seam",
-                where=context.where or None,
-                hint="Give BuildContext.tokenizer.",
-            )
         # Data-parallel engines of a server without the extension may all draw the same numbers.
         self.seeded = context.deterministic or not options.worker_extension
         self._client = Client(options.url, api_key=options.api_key, timeout_seconds=options.timeout_seconds)
-        self._model = options.model or ""
-        self._dialect = self._of(self._model)
-        self._interrupts = 0
+        self._dialect: VllmDialect | SglangDialect = (
+            SglangDialect(self._client, context.tokenizer)
+            if options.dialect == "sglang"
+            else VllmDialect(self._client, options)
+        )
         self._known_ids: int | None = None
         """Of the model that is trained, the rows of its embedding."""
         self._open = asyncio.Event()
@@ -65,8 +51,7 @@ class OpenaiEngine(TokenEngine):
         """Find the server's model, hand it the trainer's weights, and compare. Raises EngineError."""
         self._client.open()
         try:
-            self._model = await self._find_model()
-            self._dialect = self._of(self._model)
+            self._dialect.model = await self._find_model()
             tokenizer = self._context.tokenizer
             await self._dialect.set_up(len(tokenizer) if tokenizer is not None else None)
             module = self._weights.module(data=False) if self._weights is not None else None
@@ -82,26 +67,17 @@ class OpenaiEngine(TokenEngine):
         self._open.set()
 
     def _problem(self, prompt: Sequence[int], sampling: Sampling) -> str | None:
-        return super()._problem(prompt, sampling) or self._dialect.problem(sampling)
+        if self.options.dialect == "vllm" and not self.options.worker_extension and sampling.temperature not in (0, 1):
+            return (
+                f"the server's log-probabilities are those before the temperature, and it is {sampling.temperature:g}"
+            )
+        return super()._problem(prompt, sampling)
 
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:
-        parts: list[Generation] = []
-        while True:
-            async with self._taking_part():
-                before, done = self._interrupts, [token for part in parts for token in part.ids]
-                rest = dataclasses.replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done))
-                # A part that began with the seed of another one would draw the same numbers again.
-                of_part = None if seed is None else (seed + _STRIDE * len(parts)) & ((1 << 63) - 1)
-                part = await self._dialect.sample([*ids, *done], rest, of_part, self._version)
-            answers.check(part, rest, self._known_ids, self._dialect.name)
-            parts.append(part)
-            found = joining.join(parts)
-            if sampling.stop and self._decode is not None and (len(parts) > 1 or not self._dialect.checks_stops):
-                found = joining.cut_at_stop(found, sampling.stop, self._decode)
-            if found.finish != "abort" or self._interrupts == before:
-                return found
-            if len(found.ids) == sampling.max_new_tokens:
-                return dataclasses.replace(found, finish="length")
+        async with self._taking_part():
+            found = await self._dialect.sample(ids, sampling, seed, self._version)
+        answers.check(found, self._known_ids, self._dialect.name)
+        return found
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:
         """Sample from these weights from now on, when what is under way has ended. Raises EngineError."""
@@ -124,16 +100,11 @@ class OpenaiEngine(TokenEngine):
 
     # The server.
 
-    def _of(self, model: str) -> VllmDialect | SglangDialect:
-        if self.options.dialect == "sglang":
-            return SglangDialect(self._client, self.options)
-        return VllmDialect(self._client, model, self.options)
-
     async def _find_model(self) -> str:
         answer = await self._client.ask("/v1/models")
         found = answer.get("data") if isinstance(answer, dict) else None
         models = {str(entry.get("id")): entry for entry in found or () if isinstance(entry, dict)}
-        wanted = self._model
+        wanted = self.options.model
         if not wanted and len(models) == 1:
             wanted = next(iter(models))
         if wanted not in models:
@@ -161,7 +132,7 @@ class OpenaiEngine(TokenEngine):
         """See ScoresTokens."""
         asked = {"prompt": text, "add_special_tokens": False}
         try:
-            answer = await self._client.ask("/tokenize", asked | ({"model": self._model} if self._model else {}))
+            answer = await self._client.ask("/tokenize", asked | {"model": self._dialect.model})
         except EngineError:
             return None
         found = answer.get("tokens") if isinstance(answer, dict) else None
@@ -186,28 +157,8 @@ class OpenaiEngine(TokenEngine):
     async def _alone(self) -> AsyncIterator[None]:
         self._open.clear()
         try:
-            await self._drained()
+            while self._under_way:
+                await self._idle.wait()
             yield
         finally:
             self._open.set()
-
-    async def _drained(self) -> None:
-        """Until nothing is under way any more."""
-        while self._under_way and self.options.on_update == "interrupt":
-            self._interrupts += 1
-            await self._dialect.interrupt()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), _ROUND)
-        while self._under_way:
-            await self._idle.wait()
-
-
-def _decoder(tokenizer: Any) -> Callable[[Sequence[int]], str] | None:
-    """Ids to text, special tokens kept."""
-    if tokenizer is None:
-        return None
-
-    def decode(ids: Sequence[int]) -> str:
-        return str(tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    return decode

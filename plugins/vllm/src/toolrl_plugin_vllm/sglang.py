@@ -1,14 +1,14 @@
 """The dialect `sglang`: SGLang's own interface `/generate`, what is sent and what is read from the answer.
 
 Written after SGLang's documentation (its pages on sampling parameters, on the native API and on RL systems). By default
-its log-probabilities are those of softmax(logits / temperature) before truncation, as toolrl means them; a server whose
-SGLANG_RETURN_ORIGINAL_LOGPROB is set gives those before the temperature.
+its log-probabilities are those of softmax(logits / temperature) before truncation, as toolrl means them.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import AliasPath, BaseModel, Field, FiniteFloat, StrictInt, StrictStr
@@ -17,65 +17,37 @@ from toolrl.errors import EngineError
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import answers
 from toolrl_plugin_vllm.client import Client
-from toolrl_plugin_vllm.completions import Logprobs, problem
-from toolrl_plugin_vllm.options import OpenaiEngineOptions
 
 PATH = "/generate"
-_FLUSHES, _BETWEEN = 50, 0.2
-"""How often an SGLang server is asked to empty its cache, and the seconds between: it refuses until the last request,
-answered already, has left its books."""
 
 
 class SglangDialect:
     """SGLang's server; the methods are those of `VllmDialect`."""
 
-    name = "SGLang"
-    checks_stops = False
-    """It looks for a stop string in the text of a few of the last tokens: as many as the tokenizer would make of it,
-    and a model may spell it with more."""
+    name, model = "SGLang", ""
 
-    def __init__(self, client: Client, options: OpenaiEngineOptions) -> None:
-        self._client = client
-        self._logprobs: Logprobs = options.server_logprobs or "exact"
-        self._given: str | None = None
-        """The name of the weights that it was given last."""
-
-    def problem(self, sampling: Sampling) -> str | None:
-        return problem(sampling, self._logprobs)
+    def __init__(self, client: Client, tokenizer: Any) -> None:
+        self._client, self._tokenizer = client, tokenizer
 
     async def set_up(self, known_ids: int | None) -> None:
         """Nothing."""
 
     async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int, version: int) -> Generation:
-        return generation(await self._client.ask(PATH, body(prompt, sampling, seed)), version, self._given)
+        found = generation(await self._client.ask(PATH, body(prompt, sampling, seed)), version)
+        return cut_at_stop(found, sampling.stop, self._decode) if sampling.stop and self._tokenizer else found
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     async def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
         return prompt_logprobs(await self._client.ask(PATH, probe_body(ids)), ids)
 
     async def load(self, folder: str, version: int) -> None:
-        self._given = str(version)
-        answer = await self._client.ask(
-            "/update_weights_from_disk", {"model_path": folder, "weight_version": self._given, "flush_cache": True}
-        )
+        asked = {"model_path": folder, "weight_version": str(version), "flush_cache": True}
+        answer = await self._client.ask("/update_weights_from_disk", asked)
         if not isinstance(answer, dict) or answer.get("success") is not True:
             said = answer.get("message") if isinstance(answer, dict) else answer
             raise EngineError(f"{self._client.url}: SGLang doesn't take the weights of {folder!r}: {said}")
-        await self._flush()
-
-    async def _flush(self) -> None:
-        for left in reversed(range(_FLUSHES)):
-            try:
-                await self._client.ask("/flush_cache", {}, plain=True)
-            except EngineError as error:
-                if left and "answered 400" in error.message:
-                    await asyncio.sleep(_BETWEEN)
-                    continue
-                error.hint = "Something else uses the server; it must serve this run alone."
-                raise
-            return
-
-    async def interrupt(self) -> None:
-        await self._client.ask("/abort_request", {"rid": "", "abort_all": True}, plain=True)
 
 
 def body(prompt: Sequence[int], sampling: Sampling, seed: int) -> dict[str, Any]:
@@ -112,15 +84,9 @@ def probe_body(ids: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def generation(answer: Any, version: int, weights: str | None = None) -> Generation:
-    """The sample in an answer. Raises EngineError for an answer that holds none, and for one that names others than the
-    weights that the server was given under this name; servers that name none are believed."""
+def generation(answer: Any, version: int) -> Generation:
+    """The sample in an answer. Raises EngineError for an answer that holds none."""
     said = _read(answer)
-    if said.weights is not None and weights is not None and said.weights != weights:
-        raise EngineError(
-            f"SGLang samples from weights that it calls {said.weights!r}, and was given {weights!r} last",
-            hint="It was started anew, or another one answers at this address: one server must serve this run, alone.",
-        )
     ids, logprobs = [token for _, token, _ in said.sampled], [value for value, _, _ in said.sampled]
     if said.ids and said.ids != ids:
         raise EngineError(f"SGLang gave {len(said.ids)} output_ids and log-probabilities of {len(ids)} other tokens")
@@ -131,6 +97,24 @@ def generation(answer: Any, version: int, weights: str | None = None) -> Generat
     )
 
 
+def cut_at_stop(found: Generation, stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Generation:
+    """The generation up to the token that completes the first of `stops`; as it is where none is in its text. SGLang
+    looks for a stop string in as many of the last tokens as the tokenizer would make of it, and a model may spell it
+    with more."""
+    text = decode(found.ids)
+    wanted = [stop for stop in stops if stop and stop in text]
+    if not wanted:
+        return found
+    lengths = range(1, len(found.ids))
+    few = 1 + bisect_left(lengths, True, key=lambda length: any(stop in decode(found.ids[:length]) for stop in wanted))
+    if few == len(found.ids) and found.finish == "stop":
+        return found
+    text = decode(found.ids[:few])
+    stop = min((stop for stop in wanted if stop in text), key=lambda stop: text.find(stop) + len(stop))
+    parts = {"ids": found.ids[:few], "logprobs": found.logprobs[:few], "versions": found.versions[:few]}
+    return dataclasses.replace(found, **parts, finish="stop", stopped_by=stop)
+
+
 def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
     """Those of every token of the probe but the first. Raises EngineError for an answer without them."""
     entries = _read(answer).prompt
@@ -139,10 +123,7 @@ def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
             "SGLang gives no log-probabilities of a prompt: its weights can't be verified, and it can't teach",
             hint="Set engine.options.verify_weights to false for a server that can't.",
         )
-    found = [value for value, _, _ in entries[1:] if value is not None]
-    if len(found) + 1 != len(ids) or [token for _, token, _ in entries[1:]] != list(ids[1:]):
-        raise EngineError("SGLang gave the log-probabilities of another prompt than it was asked for")
-    return found
+    return [value for value, _, _ in entries[1:] if value is not None]
 
 
 def _read(answer: Any) -> _Answer:
@@ -165,4 +146,3 @@ class _Answer(BaseModel):
     error: Any = Field(None, validation_alias=AliasPath("meta_info", "finish_reason", "err_type"))
     status: int | None = Field(None, validation_alias=AliasPath("meta_info", "finish_reason", "status_code"))
     cached: int | None = Field(None, validation_alias=AliasPath("meta_info", "cached_tokens"))
-    weights: str | None = Field(None, validation_alias=AliasPath("meta_info", "weight_version"))

@@ -4,11 +4,9 @@ a fixed text are compared with the trainer's."""
 from __future__ import annotations
 
 import asyncio
-import operator
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from toolrl.errors import EngineError
 from toolrl.protocols import BuildContext, WeightSource
@@ -44,7 +42,7 @@ class TokenEngine(ABC):
     ) -> Generation:
         """Sample after `prompt`. One generation a session at a time. Raises EngineError."""
         self._check_started()
-        ids = plain_ids(prompt)
+        ids = list(prompt)
         problem = "this engine serves no images" if media else self._problem(ids, sampling)
         if problem is not None:
             raise EngineError(problem, where=f"session {session!r}")
@@ -70,7 +68,7 @@ class TokenEngine(ABC):
     ) -> list[float]:
         """See ScoresTokens, at temperature 1: as log-probabilities of a prompt. Raises EngineError."""
         self._check_started()
-        given = plain_ids(ids)
+        given = list(ids)
         if media or temperature != 1:
             raise EngineError("this engine scores text at temperature 1 only")
         if not 1 <= start <= len(given) <= self.most_scored:
@@ -114,10 +112,8 @@ class TokenEngine(ABC):
         """Why a request can't be served, or None."""
         if not prompt:
             return "the prompt is empty"
-        if sampling.max_new_tokens < 1:
-            return f"max_new_tokens is {sampling.max_new_tokens}, expected 1 or more"
-        if not 0 <= sampling.temperature < float("inf"):
-            return f"temperature is {sampling.temperature}, expected 0 or more"
+        if sampling.keep_masks:
+            return "this engine records no sampling masks"
         if 0 < sampling.temperature < COLDEST:
             return f"temperature is {sampling.temperature}; vLLM samples at {COLDEST} or more, or at 0"
         total = len(prompt) + sampling.max_new_tokens
@@ -137,11 +133,3 @@ class TokenEngine(ABC):
         probe = await asyncio.to_thread(self._weights.probe)
         found = await self._prompt_logprobs(list(probe.ids[: self._max_length - 1]))
         self.verified = check_logprobs(found, probe, tolerance=self._tolerance, owner=owner, hint=_MISMATCH)
-
-
-def plain_ids(prompt: Sequence[Any]) -> list[int]:
-    """The prompt as Python integers. Raises EngineError for what is no integer."""
-    try:
-        return [operator.index(token) for token in prompt]
-    except TypeError as error:
-        raise EngineError(f"a prompt holds something that is no token id: {error}") from error

@@ -25,14 +25,9 @@ _REPORT = "Tensors were changed or left out on their way: resume the run, and re
 
 
 class WeightTransfer:
-    """All tensors."""
+    """All tensors, a LoRA adapter merged in."""
 
-    request: Any = None
-    """vLLM's `LoRARequest` for every generation; None, as whole weights need none."""
-
-    def __init__(self, *, merged: bool = True) -> None:
-        """`merged` says whether an adapter is a part of the weights."""
-        self._merged = merged
+    def __init__(self) -> None:
         self._received: list[Mapping[str, int]] = []
         """Digests by each of vLLM's processes."""
 
@@ -42,7 +37,7 @@ class WeightTransfer:
         if at is not None:  # A rollout worker's: the trainer sends them to vLLM's own processes.
             self._received = _whole(engine.collective_rpc("toolrl_receive", args=(at,)))
             return
-        tensors = weights.tensors(merged=self._merged)
+        tensors = weights.tensors()
         if build.in_process(engine):
             self._received = engine.collective_rpc("toolrl_load", args=(tensors,))
             return

@@ -1,5 +1,5 @@
 """A server that answers as SGLang's documentation says its own does, over a transformers model: `/generate` with ids
-and log-probabilities, weights from a folder, cache, abort. No SGLang is in it."""
+and log-probabilities, weights from a folder. No SGLang is in it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,8 @@ class SglangServer:
 
     def __init__(self, module: Any, tokenizer: Any, *, length: int = 256) -> None:
         self.module, self.tokenizer, self.length = module, tokenizer, length
-        self.version = "default"
         self.asked: list[tuple[str, Any]] = []
-        self.running: dict[int, asyncio.Event] = {}
-        self.has_sampled = asyncio.Event()
-        """Set when a request has some tokens, and others are under way beside it."""
-        self.refusals = 0
-        """How often the cache is still refused to be flushed."""
+        self.running = 0
         self.takes_weights = True
         self.url = ""
 
@@ -40,15 +35,6 @@ class SglangServer:
             return await self._generate(body)
         if request.path == "/update_weights_from_disk":
             return self._load(body)
-        if request.path == "/flush_cache":
-            self.refusals -= 1
-            status = 400 if self.running or self.refusals >= 0 else 200
-            return web.Response(text="Cache flushed.\nPlease check backend logs for more details.\n", status=status)
-        if request.path == "/abort_request":
-            assert body["abort_all"]
-            for ended in self.running.values():
-                ended.set()
-            return web.Response(status=200)
         return web.Response(status=404)
 
     def _load(self, body: Any) -> web.Response:
@@ -60,7 +46,6 @@ class SglangServer:
                 {"success": False, "message": "shape mismatch", "num_paused_requests": 0}, status=400
             )
         self.module = transformers.AutoModelForCausalLM.from_pretrained(body["model_path"]).eval()
-        self.version = body["weight_version"]
         return web.json_response(
             {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
         )
@@ -80,31 +65,24 @@ class SglangServer:
                 "error": {"message": f"The input ({len(prompt)} tokens) is longer than the model's context length"}
             }
             return web.json_response(error, status=400)
-        key, ended = id(body), asyncio.Event()
-        self.running[key] = ended
+        self.running += 1
         chance = torch.Generator().manual_seed(given.get("sampling_seed", 0))
         entries: list[list[Any]] = []
         reason: dict[str, Any] | None = None
         try:
             while reason is None:
                 await asyncio.sleep(0.001)
-                if ended.is_set():
-                    reason = {"type": "abort", "message": "Abort in waiting queue" if not entries else "Unknown error"}
-                    break
                 ids = [entry[1] for entry in entries]
                 entries.append(self._step(self.logits([*prompt, *ids])[-1], given, chance))
-                if len(entries) > 4 and len(self.running) > 2:
-                    self.has_sampled.set()
                 reason = self._finished([entry[1] for entry in entries], given)
         finally:
-            del self.running[key]
+            self.running -= 1
         told: dict[str, Any] = {
-            "id": f"r{key}",
+            "id": "r",
             "finish_reason": reason,
             "prompt_tokens": len(prompt),
             "completion_tokens": len(entries),
             "cached_tokens": 7,
-            "weight_version": self.version,
             "output_token_logprobs": entries,
         }
         if body.get("logprob_start_len") == 0:

@@ -55,7 +55,7 @@ def _changes(setting: Setting) -> Iterator[Change]:
     if setting.sharded and not config.cluster.cpu_offload:
         yield "cluster.cpu_offload", True
     if getattr(engine, "sleep_level", None) == 0 and not config.rollout.max_staleness:
-        yield f"{_ENGINE}sleep_level", 1 if engine.lora == "adapter" else 2
+        yield f"{_ENGINE}sleep_level", 2
     if hasattr(engine, "memory_fraction") and engine.cache_gib is None:
         yield f"{_ENGINE}memory_fraction", 0.25
         least, most, _ = setting.engine_bytes()
