@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.tools.validation import check_arguments
-from toolrl_plugin_mcp.catalog import Listing, full_name, make_catalog
+from toolrl_plugin_mcp.catalog import full_name, make_catalog
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_testing.checks.tools import check_spec
 
@@ -22,8 +22,8 @@ def choice(**options: Any) -> McpOptions:
     return OPTIONS.model_copy(update=options)
 
 
-def listing(*names: str, resources: bool = False) -> Listing:
-    return Listing([{"name": name, "inputSchema": {"type": "object"}} for name in names], resources)
+def listing(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "inputSchema": {"type": "object"}} for name in names]
 
 
 @given(st.text(), st.text())
@@ -77,22 +77,15 @@ def test_include_and_exclude() -> None:
 def test_pure_and_idempotent_tools() -> None:
     hints: list[Any] = [None, {}, {"readOnlyHint": True}, {"idempotentHint": True}, {"readOnlyHint": "yes"}, "x"]
     tools = [{"name": f"t{number}", "annotations": hint} for number, hint in enumerate(hints)]
-    catalog = make_catalog({"s": Listing(tools)}, choice(pure=["t0", "s-t1"]))
+    catalog = make_catalog({"s": tools}, choice(pure=["t0", "s-t1"]))
     assert [entry.pure for entry in catalog.entries.values()] == [True, True, False, False, False, False]
     assert [entry.idempotent for entry in catalog.entries.values()] == [False, False, True, True, False, False]
     with pytest.raises(ConfigError, match="no tool fits the pattern 'none'"):
-        make_catalog({"s": Listing(tools)}, choice(pure=["none"]))
-
-
-def test_tools_for_resources() -> None:
-    catalog = make_catalog({"a": listing("x", resources=True), "b": listing("y")}, choice(resources=True))
-    assert list(catalog.entries) == ["a-x", "a-list_resources", "a-read_resource", "b-y"]
-    own = make_catalog({"a": listing("read_resource", resources=True)}, choice(resources=True))
-    assert [entry.what for entry in own.entries.values()] == ["tool", "list_resources"]
+        make_catalog({"s": tools}, choice(pure=["none"]))
 
 
 def test_more_tools_than_a_prompt_can_hold_are_refused_before_their_schemas_are_checked() -> None:
-    many = {"s": Listing([{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(20_000)])}
+    many = {"s": listing(*(f"t{number}" for number in range(20_000)))}
     with pytest.raises(ConfigError, match="20000 tools, more than the 500") as caught:
         make_catalog(many, choice())
     assert "include" in str(caught.value.hint)
@@ -115,7 +108,7 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["type", "properties", "required", "anyOf", "$defs", "$schema"]), _JSON), _JSON)
 def test_whatever_a_server_sends_gives_a_schema_that_works(given_schema: dict[str, Any], value: Any) -> None:
-    catalog = make_catalog({"s": Listing([{"name": "t", "inputSchema": given_schema}])}, choice())
+    catalog = make_catalog({"s": [{"name": "t", "inputSchema": given_schema}]}, choice())
     (spec,) = catalog.specs()
     check_spec(spec)
     with contextlib.suppress(ArgumentsError, RecursionError):  # What loops in itself is caught by the policy.

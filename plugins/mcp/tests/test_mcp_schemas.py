@@ -9,7 +9,7 @@ import pytest
 from toolrl.errors import ArgumentsError
 from toolrl.tools.validation import check_arguments
 from toolrl.types import ToolSpec
-from toolrl_plugin_mcp.catalog import Listing, make_catalog
+from toolrl_plugin_mcp.catalog import make_catalog
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.schemas import usable_schema
 
@@ -23,28 +23,6 @@ def check(schema: Any, **arguments: Any) -> None:
 def test_what_is_no_object_schema_takes_anything(given: Any) -> None:
     assert usable_schema(given, "server: tool")["type"] == "object"
     check(given, a=1)
-
-
-def test_a_pattern_is_told_and_not_checked() -> None:
-    """Those of JavaScript may be none of Python's."""
-    text = {"type": "string", "pattern": "(?<word>a+)$", "description": "A word."}
-    schema = {"properties": {"pattern": text, "list": {"type": "array", "items": {"pattern": "b"}}}}
-    usable = usable_schema(schema, "server: tool")
-    assert usable["properties"]["pattern"] == {
-        "type": "string",
-        "description": "A word. Matches the pattern (?<word>a+)$",
-    }
-    check(schema, pattern="a" * 100 + "!", list=["c"])
-    with pytest.raises(ArgumentsError):
-        check(schema, pattern=1)
-    keys = {"patternProperties": {"(?<word>a+)$": {"type": "integer"}}, "additionalProperties": False}
-    check(keys, **{"a" * 100 + "!": 1})
-
-
-def test_data_in_a_schema_stays_as_it_is() -> None:
-    data = {"pattern": "x", "type": "y", "$ref": "#/nowhere"}
-    schema = {"properties": {"a": {"enum": [data], "default": data}, "b": {"const": data}, "$ref": {"type": "string"}}}
-    assert usable_schema(schema, "server: tool")["properties"] == schema["properties"]
 
 
 TREE = {
@@ -76,11 +54,12 @@ def test_schemas_that_refer_to_themselves() -> None:
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ({"properties": {"a": {"$ref": "https://example.com/a"}}}, "isn't in it"),
-        ({"properties": {"a": {"$ref": "#anchor"}}}, "isn't in it"),
-        ({"properties": {"a": {"type": 7}}}, "no JSON Schema"),
-        ({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}, "to itself without end"),
-        ({"allOf": [{"$ref": "#"}]}, "to itself without end"),
+        ({"properties": {"a": {"items": {"$ref": "https://example.com/a"}}}}, "https://example.com/a"),
+        ({"properties": {"a": {"$ref": "#anchor"}}}, "anchor"),
+        ({"properties": {"a": {"type": 7}}}, "7"),
+        ({"properties": {"a": {"items": {"pattern": "(?<javascript>a)"}}}}, "regex"),
+        ({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}, "recursion"),
+        ({"allOf": [{"$ref": "#"}]}, "recursion"),
     ],
 )
 def test_schemas_that_can_not_be_used_check_nothing(
@@ -93,7 +72,7 @@ def test_schemas_that_can_not_be_used_check_nothing(
 def test_a_description_that_is_too_long_and_a_name_with_line_breaks(caplog: pytest.LogCaptureFixture) -> None:
     tools = [{"name": "a\nERROR b", "description": "d" * 50_000, "inputSchema": {"properties": {"a": {"type": 7}}}}]
     options = McpOptions.model_validate({"servers": {"server": {"command": "x"}}})
-    (entry,) = make_catalog({"server": Listing(tools)}, options).entries.values()
+    (entry,) = make_catalog({"server": tools}, options).entries.values()
     assert len(entry.spec.description) < 20_100
     assert entry.spec.description.endswith("[30000 characters left out]")
     assert "server: a?ERROR b: its arguments aren't checked" in caplog.text

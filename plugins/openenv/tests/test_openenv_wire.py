@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -129,13 +128,6 @@ def test_what_is_no_action_is_told_so(options: dict[str, Any], kind: str, text: 
     assert len(str(raised.value)) < 400
 
 
-@given(st.text(), st.sampled_from(["string", "integer", "number", "boolean", "array", "object", None]))
-def test_reading_an_action_is_total(text: str, kind: str | None) -> None:
-    for options in ({}, {"pattern": r"<a>(.*?)</a>"}, {"choices": ["left"]}):
-        with suppress(ActionError):
-            ActionReader(ActionOptions(**options), kind).read(text)  # type: ignore[arg-type]
-
-
 def test_only_the_end_of_a_long_turn_is_searched() -> None:
     reader = ActionReader(ActionOptions(pattern="<a>(.*?)</a>"))
     assert reader.read("<a>" * 200_000 + "<a>x</a>").endswith("x")
@@ -187,11 +179,6 @@ def test_the_option_replay_of_older_configs_is_left_out() -> None:
 )
 def test_texts_of_observations(observation: Any, paths: list[str] | None, text: str) -> None:
     assert observation_text(observation, paths) == text
-
-
-@given(JSON, st.lists(st.text(max_size=8), max_size=3) | st.none())
-def test_the_text_of_an_observation_can_be_encoded(observation: Any, paths: list[str] | None) -> None:
-    make_show(paths, None, 10)(observation).encode()
 
 
 def test_half_surrogates_and_long_observations() -> None:

@@ -17,9 +17,8 @@ from toolrl_testing.fakes import make_build_context
 
 @pytest.mark.parametrize(
     "tools",
-    [[], [" "], [{}], [{"name": ""}], [{"name": 1}], [{"name": "a", "as": 1}], [{"mcpServers": []}],
-     [{"mcpServers": {}, "name": "x"}]],
-)  # fmt: skip
+    [[], [" "], [{}], [{"name": ""}], [{"name": 1}], [{"name": "a", "as": 1}]],
+)
 def test_entries_that_are_none(tools: list[Any]) -> None:
     with pytest.raises(ValidationError):
         QwenAgentOptions(tools=tools)
@@ -33,24 +32,11 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library.check() == f"qwen_agent isn't installed, so its tools can't be used: {library.INSTALL}"
 
 
-def test_what_builtins_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SERPER_API_KEY", raising=False)
-    assert library.missing("web_search", {}) == "the environment variable SERPER_API_KEY"
-    monkeypatch.setenv("SERPER_API_KEY", "x")
-    assert library.missing("web_search", {}) == ""
-    assert library.missing("image_gen", {}) == "the setting llm_cfg"
-    assert library.missing("image_gen", {"llm_cfg": {"model": "x"}}) == ""
-    monkeypatch.delenv("AMAP_TOKEN", raising=False)
-    assert "the environment variable AMAP_TOKEN or the setting token" in library.missing("amap_weather", {})
-    assert library.missing("storage", {}) == ""
-
-
 def test_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "is_installed", lambda: True)
     (tmp_path / "tools.py").touch()
     there, gone = str(tmp_path / "tools.py"), str(tmp_path / "gone.py")
-    mcp = {"mcpServers": {}}
-    QwenAgentOptions(tools=["a", f"{there}:X", {"name": "m:X"}, mcp], folders=[str(tmp_path)]).check_files()
+    QwenAgentOptions(tools=["a", f"{there}:X", {"name": "m:X"}], folders=[str(tmp_path)]).check_files()
     for options in (
         {"tools": [f"{gone}:X"]},
         {"tools": [{"name": f"{gone}:X"}]},
@@ -59,11 +45,6 @@ def test_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ):
         with pytest.raises(ConfigError, match="there is no"):
             QwenAgentOptions.model_validate(options).check_files()
-    monkeypatch.delenv("SERPER_API_KEY", raising=False)
-    with pytest.raises(ConfigError, match="'web_search' lacks the environment variable SERPER_API_KEY"):
-        QwenAgentOptions(tools=["web_search"]).check_files()
-    QwenAgentOptions(tools=["web_search"], imports=[there]).check_files()
     monkeypatch.setattr(library, "is_installed", lambda: False)
-    QwenAgentOptions(tools=[mcp]).check_files()
     with pytest.raises(ConfigError, match="qwen_agent isn't installed"):
         QwenAgentOptions(tools=["a"]).check_files()

@@ -50,15 +50,6 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_simultaneous_queries_are_one_batch() -> None:
-    retriever = Recorder(max_batch=100, at_once=2)
-    names = [str(number) for number in range(50)]
-    assert await asyncio.gather(*map(retriever.ask, names)) == names
-    assert retriever.batches == [names]
-    assert [len(hits) for hits in await asyncio.gather(retriever.search("a", 1), retriever.search("b", 2))] == [1, 2]
-    await retriever.stop()
-
-
 async def test_batches_are_bounded_in_size_and_number() -> None:
     retriever = Recorder(max_batch=4, at_once=2)
     retriever.gate.clear()
@@ -86,15 +77,6 @@ async def test_the_first_waits_for_others() -> None:
     await retriever.stop()
     with pytest.raises(asyncio.CancelledError):
         await alone
-
-
-@pytest.mark.parametrize("bad", ["bad", "lost"])
-async def test_an_error_of_a_batch_is_that_of_all_in_it(bad: str) -> None:
-    retriever = Recorder(max_batch=10, at_once=1)
-    found = await asyncio.gather(retriever.ask("1"), retriever.ask(bad), return_exceptions=True)
-    assert [type(one) for one in found] == [ValueError, ValueError]
-    assert await retriever.ask("2") == "2"
-    await retriever.stop()
 
 
 async def test_a_query_whose_caller_is_cancelled_before_its_batch_isnt_in_it() -> None:

@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.errors import ConfigError, DataError
-from toolrl_plugin_search import bm25
+from toolrl.errors import DataError
 from toolrl_plugin_search.bm25 import Bm25Index
 from toolrl_plugin_search.bm25_build import MAX_WORD_CHARACTERS, build_bm25, words
 from toolrl_plugin_search.index import open_index
@@ -133,14 +132,6 @@ class TestExactness:
         scores = {score for _, score in index.numbers("same words", 500)}
         assert len(scores) == 1
 
-    def test_a_search_leaves_nothing_for_the_next(self, tmp_path: Path) -> None:
-        texts = zipf_texts(500, 20, 400, seed=3)
-        index = build(texts, tmp_path / "index")
-        alone = {query: index.numbers(query, 5) for query in texts[:20]}
-        for query in reversed(texts[:20]):
-            assert index.numbers(query, 5) == alone[query]
-        assert all(not sums.any() for sums in index._sums)
-
     def test_threads(self, tmp_path: Path) -> None:
         texts = zipf_texts(800, 20, 600, seed=4)
         index = build(texts, tmp_path / "index")
@@ -159,16 +150,6 @@ class TestExactness:
 
 
 class TestQueries:
-    def test_nothing_to_find(self, tmp_path: Path) -> None:
-        index = build(["a b", "b c"], tmp_path / "index")
-        assert index.numbers("", 3) == index.numbers("zzz !", 3) == index.numbers("a", 0) == []
-        assert index.search([], 3) == []
-
-    def test_a_query_of_very_many_words_is_bounded(self, tmp_path: Path) -> None:
-        index = build(["a b c"], tmp_path / "index")
-        late = " ".join(["a"] * bm25.MAX_QUERY_WORDS + ["b"])
-        assert index.numbers(late, 1) == index.numbers(" ".join(["a"] * bm25.MAX_QUERY_WORDS), 1)
-
     def test_hits_are_passages(self, index_folder: Path) -> None:
         (hits,) = Bm25Index(index_folder).search(["capital of Norway"], 2)
         assert [hit.passage.id for hit in hits] == ["9", "10"]
@@ -178,11 +159,6 @@ class TestQueries:
 
 
 class TestBuilding:
-    def test_a_corpus_without_words(self, tmp_path: Path) -> None:
-        index = build(["…", "!"], tmp_path / "index")
-        assert len(index) == 2
-        assert index.numbers("a", 3) == []
-
     def test_an_empty_corpus_leaves_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no passages"):
             build_bm25([], tmp_path / "index")
@@ -199,16 +175,6 @@ class TestBuilding:
             build_bm25(broken(), tmp_path / "index", overwrite=True)
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
         assert len(Bm25Index(tmp_path / "index").numbers("a", 1)) == 1
-
-    def test_what_is_there_stays(self, tmp_path: Path) -> None:
-        build(["a"], tmp_path / "index")
-        with pytest.raises(ConfigError, match="exists"):
-            build_bm25([Passage("0", "b")], tmp_path / "index")
-        (tmp_path / "mine").mkdir()
-        (tmp_path / "mine" / "file").write_text("x")
-        with pytest.raises(ConfigError, match="is no index"):
-            build_bm25([Passage("0", "b")], tmp_path / "mine", overwrite=True)
-        assert (tmp_path / "mine" / "file").read_text() == "x"
 
     def test_folders_that_hold_no_index(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="holds no index"):

@@ -12,11 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from toolrl.config.tool_policy import PolicyOptions, RetryOptions
-from toolrl.errors import ConfigError, ToolsetError
+from toolrl.errors import ToolsetError
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import CallRecord, ToolCall, ToolResult
-from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient, read_result
+from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient
 from toolrl_plugin_search.options import SearchOptions
 from toolrl_plugin_search.passages import Hit
 from toolrl_plugin_search.tool import MAX_QUERY_CHARS, NOTHING, SearchToolset, make_query_rag, make_search
@@ -71,8 +71,6 @@ class TestOptions:
             ({}, "either `index`"),
             ({"index": "a", "url": "http://a"}, "either `index`"),
             ({"url": "ftp://a"}, "expected an address"),
-            ({"index": "a", "headers": {"a": "b"}}, "headers does nothing without url"),
-            ({"url": "http://a", "encoder": "x"}, "encoder does nothing without index"),
             ({"index": "a", "topk": 21}, "above max_topk"),
         ],
     )
@@ -110,10 +108,6 @@ class TestEmbedded:
         (found,) = answers(tool(index=str(index_folder)), arguments)
         assert found.error == "bad_arguments"
 
-    def test_an_encoder_for_a_bm25_index_is_told_at_the_start(self, index_folder: Path) -> None:
-        with pytest.raises(ConfigError, match="`encoder` does nothing"):
-            answers(tool(index=str(index_folder), encoder="e5"), {"query": "a"})
-
 
 class TestRemote:
     def test_a_call(self, stub: HttpStub) -> None:
@@ -126,7 +120,7 @@ class TestRemote:
 
     def test_calls_at_once_are_one_request(self, stub: HttpStub) -> None:
         calls = [{"query": f"q{number}", "topk": 1 + number % 3} for number in range(30)]
-        found = answers(tool(url=stub.url, max_batch=30, batch_wait=10, patience=None), *calls)
+        found = answers(tool(url=stub.url, max_batch=30, patience=None), *calls)
         assert [result.metrics["passages"] for result in found] == [call["topk"] for call in calls]
         assert all(f'"q{number}"' in result.text for number, result in enumerate(found))
         assert [len(request["queries"]) for request in stub.requests] == [30]
@@ -145,7 +139,7 @@ class TestRemote:
         stub.answer = lambda request: (
             HttpReply({"detail": "no such word"}, 422) if "bad" in request["queries"] else usual(request)
         )
-        made = tool(url=stub.url, max_batch=3, batch_wait=10, patience=None)
+        made = tool(url=stub.url, max_batch=3, patience=None)
         good, bad, other = answers(made, {"query": "a"}, {"query": "bad"}, {"query": "b"})
         assert (good.error, other.error) == (None, None)
         assert bad.error == "search_error"
@@ -180,11 +174,3 @@ class TestClient:
             stub.script(HttpReply(body))
             with pytest.raises(RetrievalApiError, match="can't be read"):
                 ask(stub.url)
-
-    def test_documents_without_scores_or_with_title_and_text(self) -> None:
-        value = {"result": [[{"id": 5, "contents": "a"}, {"document": {"title": "T", "text": "x"}, "score": 2}]]}
-        (hits,) = read_result(value, 1)
-        assert [(hit.passage.id, hit.passage.contents, hit.score) for hit in hits] == [
-            ("5", "a", 0.0),
-            ("", "T\nx", 2.0),
-        ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
@@ -29,6 +29,11 @@ class Server:
         self.connections = [
             McpConnection(f"MCP server {self.name!r}{label}", setup, self._change.set) for label in labels
         ]
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """What it listed when it started."""
+        return self.connections[0].tools
 
     async def start(self) -> None:
         """Open all connections; where one doesn't open, none stays open. Raises ToolsetError."""

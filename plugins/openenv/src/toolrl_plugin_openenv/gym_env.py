@@ -1,8 +1,7 @@
 """A Gymnasium environment as data: resets and steps whose answers JSON can hold.
 
 Any object with `reset` and `step` will do. What they return is read as Gymnasium has it, `(observation, info)` and
-`(observation, reward, terminated, truncated, info)`; older forms, an observation alone and four values, too. Runs in a
-thread or in a worker process.
+`(observation, reward, terminated, truncated, info)`.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
 from toolrl.errors import ToolError
-
-TARGET = "toolrl_plugin_openenv.gym_env:serve"
 
 
 class GymEnv:
@@ -50,8 +47,7 @@ class GymEnv:
 
     def reset(self, seed: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """The first observation."""
-        got = self._env.reset(seed=seed, options=dict(options) or None)
-        observation = got[0] if isinstance(got, tuple) and len(got) == 2 else got
+        observation, _ = self._env.reset(seed=seed, options=dict(options) or None)
         return {"observation": self._shown(observation), "reward": None, "done": False}
 
     def step(self, action: Any) -> dict[str, Any]:
@@ -60,9 +56,8 @@ class GymEnv:
         action = _as_array(action, space)
         if hasattr(space, "contains") and not space.contains(action):
             raise ToolError(f"{action!r} isn't in {space}")
-        got = self._env.step(action)
-        observation, reward, *ends = got[:-1]
-        return {"observation": self._shown(observation), "reward": float(reward), "done": any(map(bool, ends))}
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        return {"observation": self._shown(observation), "reward": float(reward), "done": bool(terminated or truncated)}
 
     def close(self) -> dict[str, Any]:
         """Let go of the environment, if there is one."""
@@ -76,15 +71,6 @@ class GymEnv:
             drawn = self._env.render()
             observation = drawn.getvalue() if hasattr(drawn, "getvalue") else drawn
         return json.loads(json.dumps(observation, default=_plain, skipkeys=True))
-
-
-_env = GymEnv()
-"""In a worker process: its environment."""
-
-
-def serve(what: str, arguments: dict[str, Any]) -> str:
-    """In a worker process: call this method of its GymEnv. The answer is JSON."""
-    return json.dumps(getattr(_env, what)(**arguments))
 
 
 def _as_array(action: Any, space: Any) -> Any:

@@ -3,7 +3,7 @@
     {use: gymnasium, options: {id: FrozenLake-v1, kwargs: {render_mode: ansi}, render: true,
                                action: {choices: [left, down, right, up]}}}
 
-Each episode has an environment of its own, in threads or in a process; the event loop never waits for one.
+Each episode has an environment of its own, in threads; the event loop never waits for one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
 from toolrl_plugin_openenv.actions import ActionReader
 from toolrl_plugin_openenv.episode import EnvironmentEpisode, reset_arguments
-from toolrl_plugin_openenv.gym_isolation import EnvError, Host, ProcessHost, ThreadHost
+from toolrl_plugin_openenv.gym_isolation import EnvError, ThreadHost
 from toolrl_plugin_openenv.observations import make_show
 from toolrl_plugin_openenv.options import GymnasiumOptions
 from toolrl_plugin_openenv.sessions import QueuedSession, TextSession
@@ -60,7 +60,7 @@ class GymnasiumToolset:
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
         self._lane = Lane(context.name, POOL)
         self._places = asyncio.Semaphore(options.max_sessions)
-        self._idle: list[Host] = []
+        self._idle: list[ThreadHost] = []
         self._reader: ActionReader | None = None
 
     def names(self) -> Sequence[str]:
@@ -86,9 +86,8 @@ class GymnasiumToolset:
         return QueuedSession(self._open(episode))
 
     async def stop(self) -> None:
-        """End the processes."""
-        idle, self._idle, self._reader = self._idle, [], None
-        await uninterrupted(asyncio.gather(*(host.end() for host in idle)))
+        """Forget what was made; the environments are closed already."""
+        self._idle, self._reader = [], None
 
     @asynccontextmanager
     async def _open(self, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
@@ -114,14 +113,14 @@ class GymnasiumToolset:
         finally:
             self._places.release()
 
-    def _host(self) -> Host:
+    def _host(self) -> ThreadHost:
         while self._idle:
             host = self._idle.pop()
             if host.usable:
                 return host
-        return ThreadHost(self._lane) if self._options.isolation == "thread" else ProcessHost()
+        return ThreadHost(self._lane)
 
-    async def _put_back(self, host: Host) -> None:
+    async def _put_back(self, host: ThreadHost) -> None:
         if host.usable:
             try:
                 await host.do("close", {}, self._options.step_timeout)
@@ -129,8 +128,6 @@ class GymnasiumToolset:
                 _log.warning("an environment couldn't be closed: %s", error)
         if host.usable and self._reader is not None:
             self._idle.append(host)
-        else:
-            await host.end()
 
     def _action_reader(self, described: Mapping[str, Any]) -> ActionReader:
         action, count = self._options.action, described.get("count")
@@ -146,10 +143,10 @@ class GymnasiumToolset:
 class GymEpisode(EnvironmentEpisode):
     """An episode in a Gymnasium environment."""
 
-    def __init__(self, options: GymnasiumOptions, arguments: dict[str, Any], take: Callable[[], Host]) -> None:
+    def __init__(self, options: GymnasiumOptions, arguments: dict[str, Any], take: Callable[[], ThreadHost]) -> None:
         """`take` gives a host when the first one is needed."""
         super().__init__(options, arguments)
-        self.host: Host | None = None
+        self.host: ThreadHost | None = None
         self._take = take
         self._options = options
 

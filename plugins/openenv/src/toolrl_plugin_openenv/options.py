@@ -202,14 +202,7 @@ class GymnasiumOptions(EpisodeOptions):
         description="Show what `render()` gives after each step instead of the observation; with `kwargs: "
         "{render_mode: ansi}` a text.",
     )
-    isolation: Literal["thread", "process"] = Field(
-        "thread",
-        description="Where environments run. A step that hangs in a thread can't be stopped; a process can, and what "
-        "an environment breaks is broken there alone.",
-    )
-    max_sessions: int = Field(
-        64, ge=1, description="Environments at once, and processes; episodes wait, first come, first served."
-    )
+    max_sessions: int = Field(64, ge=1, description="Environments at once; episodes wait, first come, first served.")
 
     @model_validator(mode="after")
     def _one_environment(self) -> GymnasiumOptions:

@@ -7,7 +7,6 @@ ToolError; all others (a KeyError, an AttributeError …) are mistakes in the to
 
 from __future__ import annotations
 
-import traceback
 from typing import Any
 
 import jsonschema
@@ -30,7 +29,7 @@ def error_for_model(error: Exception) -> Exception:
         place = "".join(f"[{step!r}]" for step in error.absolute_path)
         return ArgumentsError(_cut(f"Bad arguments{f' at {place}' if place else ''}: {error.message}"))
     if isinstance(error, AssertionError):
-        return ToolError(_cut(f"The tool refused the call: {_assertion(error)}"))
+        return ToolError(_cut(f"The tool refused the call: {error or 'a check failed.'}"))
     names = {base.__name__ for base in type(error).__mro__}
     # These say something of the call, and not of the tool's code.
     meant = isinstance(error, ValueError | OSError | RuntimeError)
@@ -48,15 +47,6 @@ def _may_pass(error: Any) -> bool:
     code = getattr(error, "code", None) or getattr(getattr(error, "response", None), "status_code", None)
     lost = type(error).__module__.startswith("requests.") and any(b.__name__ in _LOST for b in type(error).__mro__)
     return str(code) in _BUSY or lost or isinstance(error, ConnectionError | TimeoutError)
-
-
-def _assertion(error: AssertionError) -> str:
-    """Its message, or the line that wasn't true."""
-    if str(error):
-        return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    line = frames[-1].line if frames else None
-    return f"a check failed: `{line}`" if line else "a check failed."
 
 
 def _cut(text: str) -> str:

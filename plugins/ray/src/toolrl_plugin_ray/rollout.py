@@ -21,9 +21,9 @@ from toolrl.plugins.registry import load_registry
 from toolrl.protocols import WeightSource
 from toolrl.rollouts.source import FailurePolicy
 from toolrl_plugin_ray.broadcast import WeightBroadcast
-from toolrl_plugin_ray.connection import connected, death_reason, own_address, reason_of_wait
+from toolrl_plugin_ray.connection import connected, death_reason, own_address
 from toolrl_plugin_ray.messages import KEPT_LINES, WorkerSpec
-from toolrl_plugin_ray.placement import check_room, rollout_resources
+from toolrl_plugin_ray.placement import check_room
 from toolrl_plugin_ray.rollout_worker import RolloutWorker
 from toolrl_plugin_ray.weights import receivers
 from toolrl_plugin_ray.worker_pool import WorkerPool
@@ -42,7 +42,7 @@ async def rollout_workers(
     """The pool, its workers started with `weights`; on leaving they are stopped. `spec` is the first worker's. Raises
     ConfigError."""
     config = spec.loaded.config
-    settings, resources = config.cluster, rollout_resources(config.cluster)
+    settings = config.cluster
     options = engine_options(load_registry(), config)
     device = str(pick_device(config.device))
 
@@ -65,7 +65,6 @@ async def rollout_workers(
             concurrency=config.rollout.concurrency,
             timeout=settings.worker_timeout,
             restarts=settings.worker_restarts,
-            reason_of_wait=lambda method: reason_of_wait(resources) if method == "start" else "",
         )
         try:
             await pool.start(weights, weights.version)

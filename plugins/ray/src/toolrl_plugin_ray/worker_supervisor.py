@@ -115,8 +115,8 @@ class WorkerSupervisor:
         try:
             if not (await asyncio.wait([answer], timeout=first + patience))[0] and first < self.timeout:
                 _log.warning(
-                    "rollout worker %d hasn't answered %r for %g s%s; given up after %g s",
-                    self.number, method, first, self.owner.reason_of_wait(method), self.timeout,
+                    "rollout worker %d hasn't answered %r for %g s; given up after %g s",
+                    self.number, method, first, self.timeout,
                 )  # fmt: skip
                 await asyncio.wait([answer], timeout=self.timeout - first)
             if not answer.done():

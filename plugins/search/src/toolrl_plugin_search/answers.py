@@ -39,12 +39,6 @@ def _compared(text: str) -> str:
     return normalised(text) or " ".join(lower.translate(_PUNCTUATION).split()) or " ".join(lower.split())
 
 
-def contains(said: str, golds: Sequence[str]) -> bool:
-    """True where one of them stands in it, normalised. One of which nothing is left, such as "The", never does."""
-    text = normalised(said)
-    return any(gold and gold in text for gold in map(normalised, golds))
-
-
 def f1(said: str, golds: Sequence[str]) -> float:
     """The best F1 of common words: 2 · common / (words said + words of the gold one)."""
     return max((_f1(_compared(said).split(), _compared(gold).split()) for gold in golds), default=0.0)

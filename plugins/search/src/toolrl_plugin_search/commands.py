@@ -32,28 +32,6 @@ def _between(kind: type[int] | type[float], least: float, most: float = sys.floa
 
 
 _COUNT = _between(int, 1)
-_OF_KIND: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "k1": ("bm25", 0.9, {"type": _between(float, 0), "help": "how soon a word's repetition counts no more"}),
-    "b": ("bm25", 0.4, {"type": _between(float, 0, 1), "help": "how much a passage's length counts"}),
-    "encoder": ("dense", None, {"metavar": "FOLDER", "help": "a transformers model with its tokenizer"}),
-    "vectors": ("dense", None, {"metavar": "FILE", "help": "FAISS index with the passages' vectors, in their order"}),
-    "device": ("dense", "cpu", {"help": "where the encoder runs, cpu or cuda"}),
-    "batch-size": ("dense", 32, {"type": _COUNT, "help": "passages encoded together"}),
-    "max-tokens": ("dense", 256, {"type": _COUNT, "help": "tokens of a passage that count"}),
-    "query-prefix": ("dense", "query: ", {"help": "put before queries"}),
-    "passage-prefix": ("dense", "passage: ", {"help": "put before passages"}),
-}
-"""Arguments of `index` that are for one kind: the kind, the default, and what argparse needs."""
-
-
-def _settle(args: argparse.Namespace) -> None:
-    """Give arguments their defaults. Raises ConfigError for one that would do nothing."""
-    for name, (kind, default, _) in _OF_KIND.items():
-        field = name.replace("-", "_")
-        if getattr(args, field) is None:
-            setattr(args, field, default)
-        elif kind != args.kind:
-            raise ConfigError(f"--{name} does nothing for an index of the kind {args.kind}", hint=f"Add --kind {kind}.")
 
 
 class IndexCommand(Command):
@@ -69,16 +47,26 @@ class IndexCommand(Command):
             help="where the index goes; passages are copied into it")  # fmt: skip
         add("--kind", choices=("bm25", "dense"), default="bm25", help="kind of index (default: %(default)s)")
         add("--overwrite", action="store_true", help="replace an index that is there")
-        for name, (kind, default, settings) in _OF_KIND.items():
-            shown = f" (default: {default!r})" if default is not None else ""
-            add(f"--{name}", **{**settings, "help": f"{kind}: {settings['help']}{shown}"})
+        bm25, dense = parser.add_argument_group("bm25"), parser.add_argument_group("dense")
+        add = bm25.add_argument
+        add("--k1", type=_between(float, 0), default=0.9,
+            help="how soon a word's repetition counts no more (default: %(default)s)")  # fmt: skip
+        add("--b", type=_between(float, 0, 1), default=0.4,
+            help="how much a passage's length counts (default: %(default)s)")  # fmt: skip
+        add = dense.add_argument
+        add("--encoder", metavar="FOLDER", help="a transformers model with its tokenizer")
+        add("--vectors", metavar="FILE", help="FAISS index with the passages' vectors, in their order")
+        add("--device", default="cpu", help="where the encoder runs, cpu or cuda (default: %(default)s)")
+        add("--batch-size", type=_COUNT, default=32, help="passages encoded together (default: %(default)s)")
+        add("--max-tokens", type=_COUNT, default=256, help="tokens of a passage that count (default: %(default)s)")
+        add("--query-prefix", default="query: ", help="put before queries (default: %(default)r)")
+        add("--passage-prefix", default="passage: ", help="put before passages (default: %(default)r)")
 
     def run(self, args: argparse.Namespace) -> int:
         """Make the index; the exit status."""
         from toolrl.builtin.rows import find_files
         from toolrl_plugin_search.passages import read_corpus
 
-        _settle(args)
         corpus = read_corpus(find_files(args.corpus))
         begin = time.monotonic()
         if args.kind == "bm25":
@@ -131,11 +119,6 @@ class ServeCommand(Command):
         add("--workers", type=_COUNT, default=1, metavar="N",
             help="batches that are searched at once (default: %(default)s)")  # fmt: skip
         add("--max-batch", type=_COUNT, default=64, metavar="N", help="queries of a batch (default: %(default)s)")
-        add("--queue", type=_COUNT, default=8192, metavar="N",
-            help="queries under way at most; further requests are answered 503 (default: %(default)s)")  # fmt: skip
-        add("--max-request-mb", type=_COUNT, default=16, metavar="MB", help="size of a request (default: %(default)s)")
-        add("--grace", dest="grace_seconds", type=_between(float, 0), default=10.0, metavar="SECONDS",
-            help="how long requests may go on when the server stops (default: %(default)s)")  # fmt: skip
         _add_encoder(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -145,7 +128,7 @@ class ServeCommand(Command):
         from toolrl_plugin_search.server import RetrievalServer
 
         index = open_index(args.index, encoder=args.encoder, device=args.device)
-        names = ("host", "port", "topk", "workers", "max_batch", "queue", "max_request_mb", "grace_seconds")
+        names = ("host", "port", "topk", "workers", "max_batch")
         server = RetrievalServer(index, **{name: getattr(args, name) for name in names})
 
         def announce() -> None:
@@ -186,9 +169,6 @@ def _local(args: argparse.Namespace) -> list[Hit]:
 
 def _remote(args: argparse.Namespace) -> list[Hit]:
     from toolrl_plugin_search.client import RetrievalClient
-
-    if args.encoder is not None or args.device is not None:
-        raise ConfigError("--encoder and --device do nothing with a server's address", hint="Leave them out.")
 
     async def ask() -> list[Hit]:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolrl.errors import ConfigError, DataError
+from toolrl.errors import DataError
 from toolrl_plugin_search.folder import read_manifest
 from toolrl_plugin_search.passages import Index
 
@@ -17,9 +17,6 @@ def open_index(
     folder = folder.expanduser()
     kind = read_manifest(folder, where).get("kind")
     if kind == "bm25":
-        if encoder is not None or device is not None:
-            idle = "encoder" if encoder is not None else "device"
-            raise ConfigError(f"`{idle}` does nothing: {folder} is a BM25 index", where=where, hint="Leave it out.")
         from toolrl_plugin_search.bm25 import Bm25Index
 
         return Bm25Index(folder)

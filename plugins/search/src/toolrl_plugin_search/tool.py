@@ -23,6 +23,9 @@ from toolrl_plugin_search.retrievers import EmbeddedRetriever, RemoteRetriever, 
 NOTHING = "No passage fits this query."
 MAX_QUERY_CHARS = 8192
 """A query is cut to so many characters."""
+BATCHES_AT_ONCE = 2
+BATCH_WAIT = 0.002
+"""Seconds that the first query of a batch waits for those of other episodes."""
 _QUERY = {"type": "string", "description": "What to look for."}
 
 
@@ -46,7 +49,7 @@ class SearchToolset(Toolset, ToolSession):
         self, name: str, arguments: Mapping[str, Any], options: SearchOptions, form: str, where: str = ""
     ) -> None:
         schema = {"type": "object", "properties": arguments, "required": ["query"]}
-        self.spec = ToolSpec(name, options.description or SEARCH_DESCRIPTION, schema)
+        self.spec = ToolSpec(name, SEARCH_DESCRIPTION, schema)
         self.options = options
         self._form = form
         self._retriever = make_retriever(options, where)
@@ -103,11 +106,7 @@ class SearchToolset(Toolset, ToolSession):
 
 def make_retriever(options: SearchOptions, where: str = "") -> Retriever:
     """The retriever of a tool's options."""
-    gathering: dict[str, Any] = {
-        "max_batch": options.max_batch,
-        "at_once": options.batches_at_once,
-        "wait": options.batch_wait,
-    }
+    gathering: dict[str, Any] = {"max_batch": options.max_batch, "at_once": BATCHES_AT_ONCE, "wait": BATCH_WAIT}
     if options.url is None:
         folder = Path(str(options.index))
         opener = partial(open_index, folder, encoder=options.encoder, device=options.device, where=where or None)
