@@ -153,8 +153,6 @@ def score_of(said: str, gold: Any = "12.5", reasoning: str | None = "so", **opti
         ("So \\boxed{12.5}", None, {}, 0.9),
         ("So \\boxed{13}", "so", {}, 0.1),
         ("12.5", "so", {}, 0.0),
-        ("12.5", "so", {"boxed": False}, 0.9),
-        ("", None, {"boxed": False}, 0.0),
         ("So \\boxed{12.5}", None, {"format_score": 0.0}, 1.0),
     ],
 )

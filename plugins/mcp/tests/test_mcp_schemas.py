@@ -9,8 +9,6 @@ import pytest
 from toolrl.errors import ArgumentsError
 from toolrl.tools.validation import check_arguments
 from toolrl.types import ToolSpec
-from toolrl_plugin_mcp.catalog import make_catalog
-from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.schemas import usable_schema
 
 
@@ -67,12 +65,3 @@ def test_schemas_that_can_not_be_used_check_nothing(
 ) -> None:
     check(schema, x={"x": {"x": 1}}, a={"anything": [1]})
     assert problem in caplog.text
-
-
-def test_a_description_that_is_too_long_and_a_name_with_line_breaks(caplog: pytest.LogCaptureFixture) -> None:
-    tools = [{"name": "a\nERROR b", "description": "d" * 50_000, "inputSchema": {"properties": {"a": {"type": 7}}}}]
-    options = McpOptions.model_validate({"servers": {"server": {"command": "x"}}})
-    (entry,) = make_catalog({"server": tools}, options).entries.values()
-    assert len(entry.spec.description) < 20_100
-    assert entry.spec.description.endswith("[30000 characters left out]")
-    assert "server: a?ERROR b: its arguments aren't checked" in caplog.text

@@ -108,8 +108,8 @@ async def test_odd_names_and_schemas(rig: Any, caplog: pytest.LogCaptureFixture)
         assert specs["raw-9_lives"].parameters["type"] == "object"
         assert specs["raw-9_lives"].description == "The tool 9 lives of raw."
         assert specs["raw-near"].parameters["properties"].keys() == {"a", "b"}
-    assert "raw: broken: its arguments aren't checked" in caplog.text
-    assert "raw: far: its arguments aren't checked" in caplog.text
+    assert "raw: 'broken': its arguments aren't checked" in caplog.text
+    assert "raw: 'far': its arguments aren't checked" in caplog.text
 
 
 # Calls.

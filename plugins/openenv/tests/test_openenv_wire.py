@@ -138,9 +138,6 @@ def test_only_the_end_of_a_long_turn_is_searched() -> None:
 @pytest.mark.parametrize(
     ("model", "given_", "said"),
     [
-        (ActionOptions, {"pattern": "("}, "regular expression"),
-        (ActionOptions, {"choices": []}, "at least one"),
-        (ActionOptions, {"choices": ["a", " A"]}, "same name"),
         (OpenEnvOptions, {"url": "localhost:8000"}, "pattern"),
         (GymnasiumOptions, {}, "either"),
         (GymnasiumOptions, {"id": "A-v0", "target": "a:B"}, "either"),

@@ -126,9 +126,6 @@ class Process:
             assert task is not None
             task.cancel()
 
-    def output_tail(self) -> list[str]:
-        return ["WARNING the end is near"]
-
 
 class FakeBroadcast:
     """Sends each worker a version's number."""
@@ -282,7 +279,7 @@ def test_whoever_dies_and_whenever_each_group_comes_once(seed: int) -> None:
 
 
 @in_farm(restarts=2)
-async def test_a_worker_that_dies_again_and_again_ends_the_run_with_its_output_tail(farm: Farm) -> None:
+async def test_a_worker_that_dies_again_and_again_ends_the_run(farm: Farm) -> None:
     going = asyncio.create_task(farm.group(100.0))
     with pytest.raises(RunStoppedError) as caught:
         while True:
@@ -290,7 +287,6 @@ async def test_a_worker_that_dies_again_and_again_ends_the_run_with_its_output_t
             farm.living(0).kill()
             farm.pool._check_broken()
     assert "rollout worker 0 died 3 times in a row, at last: it was killed" in caught.value.message
-    assert "| WARNING the end is near" in caught.value.message
     with pytest.raises(RunStoppedError):
         await going
     with pytest.raises(RunStoppedError):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from toolrl_plugin_search.passages import Hit, Passage
 from toolrl_plugin_search.retrievers import Retriever
 
@@ -62,21 +60,6 @@ async def test_batches_are_bounded_in_size_and_number() -> None:
     assert retriever.most_at_once == 2
     assert sorted(name for batch in retriever.batches for name in batch) == sorted(names)
     await retriever.stop()
-
-
-async def test_the_first_waits_for_others() -> None:
-    retriever = Recorder(max_batch=3, at_once=1, wait=3600)
-    first = asyncio.ensure_future(retriever.ask("1"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert retriever.batches == []
-    assert await asyncio.gather(first, retriever.ask("2"), retriever.ask("3")) == ["1", "2", "3"]
-    assert retriever.batches == [["1", "2", "3"]], "a full batch waits for nothing"
-    alone = asyncio.ensure_future(retriever.ask("4"))
-    await asyncio.sleep(0)
-    await retriever.stop()
-    with pytest.raises(asyncio.CancelledError):
-        await alone
 
 
 async def test_a_query_whose_caller_is_cancelled_before_its_batch_isnt_in_it() -> None:

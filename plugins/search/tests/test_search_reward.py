@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from toolrl.errors import RewardError
 from toolrl.types import CallError, CallRecord, Episode, Score, ToolCall, ToolResult
-from toolrl_plugin_search.answers import exact_match, f1, last_answer, normalised
 from toolrl_plugin_search.options import SearchR1Options
-from toolrl_plugin_search.reward import SearchR1Reward
+from toolrl_plugin_search.reward import SearchR1Reward, exact_match, f1, last_answer, normalised
 from toolrl_testing import make_build_context, make_episode, make_task
 
 GOLDS = ["Johann Wolfgang von Goethe", "Goethe"]

@@ -19,8 +19,8 @@ import pytest
 from toolrl.cli.main import main
 from toolrl.errors import TransientToolError
 from toolrl_plugin_search.client import RetrievalClient
-from toolrl_plugin_search.index import Index, open_index
-from toolrl_plugin_search.passages import Hit, Passage
+from toolrl_plugin_search.folder import open_index
+from toolrl_plugin_search.passages import Hit, Index, Passage
 from toolrl_plugin_search.server import RetrievalServer
 
 TOOLRL = (sys.executable, "-m", "toolrl", "search")
@@ -221,9 +221,7 @@ class TestCommands:
             (("index", "missing.jsonl", "--out", "x"), "no file matches"),
             (("index", __file__, "--out", "x", "--kind", "dense"), "needs an encoder"),
             (("serve", "."), "holds no index"),
-            (("serve", ".", "--topk", "1001"), "1001, expected 1 to 1000"),
             (("query", ".", "a"), "holds no index"),
-            (("index", __file__, "--out", "x", "--k1", "inf"), "inf, expected 0 or more"),
             (("query", "http://127.0.0.1:0", "a"), "expected an address"),
         ],
     )

@@ -26,8 +26,6 @@ from toolrl_plugin_mcp.schemas import usable_schema
 MAX_NAME = 64
 MAX_TOOLS = 500
 """Each stands in every prompt, and has a schema that is checked."""
-MAX_DESCRIPTION = 20_000
-"""Characters. A longer description loses its end, with a note: it is part of every prompt."""
 _BAD = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger(__name__)
 
@@ -154,16 +152,8 @@ def _aliases(entries: Mapping[str, CatalogEntry]) -> dict[str, str]:
 
 def _spec(name: str, server: str, tool: str, raw: Mapping[str, Any]) -> ToolSpec:
     description = str(raw.get("description") or raw.get("title") or "").strip()
-    if len(description) > MAX_DESCRIPTION:
-        left = len(description) - MAX_DESCRIPTION
-        description = f"{description[:MAX_DESCRIPTION]} [{left} characters left out]"
     return ToolSpec(
         name,
         description or f"The tool {tool} of {server}.",
-        usable_schema(raw.get("inputSchema"), _one_line(f"{server}: {tool}")),
+        usable_schema(raw.get("inputSchema"), f"{server}: {tool!r}"),
     )
-
-
-def _one_line(text: str) -> str:
-    """For the log: a name from outside may hold line breaks."""
-    return "".join(character if character.isprintable() else "?" for character in text)[:200]

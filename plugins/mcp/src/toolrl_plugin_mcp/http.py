@@ -19,9 +19,6 @@ READ_SECONDS = 3600.0
 """Without a byte on a stream. Few servers send something every now and then to keep one open, and how long a call may
 take is the policy's to say."""
 
-END_SECONDS = 2.0
-"""How long a server is asked to end its session."""
-
 
 class WatchedClient(httpx2.AsyncClient):
     """A client for the SDK's transports. It follows no redirect itself, so that no header goes to another host."""
@@ -36,8 +33,6 @@ class WatchedClient(httpx2.AsyncClient):
         self._sse = sse
 
     async def send(self, request: Any, **options: Any) -> Any:
-        if request.method == "DELETE":  # The end of a session; a server that hangs must not hold it up.
-            request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), END_SECONDS)
         stream = options.pop("stream", False)
         try:
             response = await super().send(request, stream=True, **options)

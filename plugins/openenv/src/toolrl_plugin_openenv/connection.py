@@ -22,6 +22,7 @@ from toolrl.errors import ToolsetError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_openenv.wire import CAPACITY, CLOSE, FATAL, STATE, Answer, Failure, read_answer
 
+MAX_MESSAGE_BYTES = 100 * 2**20
 NOT_THERE = "Is the server running, and is `url` its address?"
 NO_WEBSOCKET = (
     "Something answers there, but gives no WebSocket: `url` is the address of an OpenEnv server, without `/ws`. One "
@@ -52,7 +53,6 @@ class Address:
     headers: Mapping[str, str] = field(default_factory=dict)
     connect_timeout: float = 10.0
     close_timeout: float = 10.0
-    max_message_bytes: int = 100 * 2**20
 
     @property
     def websocket(self) -> str:
@@ -155,7 +155,7 @@ async def connect(address: Address) -> OpenEnvConnection:
             additional_headers=dict(address.headers),
             open_timeout=address.connect_timeout,
             close_timeout=address.close_timeout,
-            max_size=address.max_message_bytes,
+            max_size=MAX_MESSAGE_BYTES,
             # An environment may keep its server's event loop busy for longer than any ping would wait.
             ping_interval=None,
             compression=None,

@@ -142,11 +142,9 @@ def reset_arguments(options: EpisodeOptions, name: str, run_seed: int, episode: 
     """The arguments of a reset. The later ones win: seed, `reset`, `reset_fields`, the task's `create_kwargs` under the
     toolset's `name`. Raises DataError where the task lacks a field."""
     task = episode.task
-    arguments: dict[str, Any] = {}
-    seed = _seed(options, run_seed, episode)
-    if seed is not None:
-        arguments["seed"] = seed
-    arguments.update(options.reset)
+    name_of_seed = f"{run_seed}/{task.id}".encode(errors="surrogatepass")
+    seed = int.from_bytes(hashlib.blake2b(name_of_seed, digest_size=4).digest(), "big") >> 1
+    arguments: dict[str, Any] = {"seed": seed, **options.reset}
     for argument, path in options.reset_fields.items():
         arguments[argument] = _of_task(task, path)
     for key in (name, name.rpartition("/")[2]):
@@ -155,15 +153,6 @@ def reset_arguments(options: EpisodeOptions, name: str, run_seed: int, episode: 
             arguments.update(given)
             break
     return arguments
-
-
-def _seed(options: EpisodeOptions, run_seed: int, episode: EpisodeContext) -> int | None:
-    if options.seed == "task":
-        name = f"{run_seed}/{episode.task.id}".encode(errors="surrogatepass")
-        return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1
-    if options.seed == "episode":
-        return episode.random.getrandbits(31)
-    return options.seed
 
 
 def _of_task(task: Task, path: str) -> Any:

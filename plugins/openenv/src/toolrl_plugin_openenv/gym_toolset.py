@@ -22,7 +22,7 @@ from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
 from toolrl_plugin_openenv.actions import ActionReader
 from toolrl_plugin_openenv.episode import EnvironmentEpisode, reset_arguments
-from toolrl_plugin_openenv.gym_isolation import EnvError, ThreadHost
+from toolrl_plugin_openenv.gym_env import EnvError, ThreadHost
 from toolrl_plugin_openenv.observations import make_show
 from toolrl_plugin_openenv.options import GymnasiumOptions
 from toolrl_plugin_openenv.sessions import QueuedSession, TextSession

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from toolrl.config.frame import OldNames
 from toolrl_plugin_openenv.container import check_docker
@@ -38,26 +37,6 @@ class ActionOptions(BaseModel):
         None, description="The step reward of a turn that holds no valid action; the environment makes no step then."
     )
 
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                re.compile(value)
-            except re.error as error:
-                raise ValueError(f"is no regular expression: {error}") from None
-        return value
-
-    @field_validator("choices")
-    @classmethod
-    def _not_empty(cls, value: Any) -> Any:
-        names = [name.strip().casefold() for name in value or ()]
-        if value is not None and not names:
-            raise ValueError("needs at least one action")
-        if len(set(names)) < len(names):
-            raise ValueError("two actions have the same name, case and blanks left aside")
-        return value
-
 
 class EpisodeOptions(BaseModel):
     """What both toolsets have."""
@@ -80,14 +59,10 @@ class EpisodeOptions(BaseModel):
         description="`step`: each step's reward is credited to its turn. `final`: the last one that came is the reward "
         "of the whole episode, for environments whose reward is a score so far.",
     )
-    seed: Literal["task", "episode"] | int | None = Field(
-        "task",
-        description="What `reset` gets as seed: `task` the same for all episodes of a task, so that a group starts "
-        "from one state; `episode` another one each time; a number; None for no seed.",
-    )
     reset: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further arguments of `reset`. A task adds its own by `tools_kwargs`, under the name of the tool "
+        description="Arguments of `reset`, over the `seed` that all episodes of a task have in common, so that a group "
+        "starts from one state. A task adds its own by `tools_kwargs`, under the name of the tool "
         "in the config, as `create_kwargs`.",
     )
     reset_fields: dict[str, str] = Field(
@@ -164,9 +139,6 @@ class OpenEnvOptions(EpisodeOptions):
     reconnect: ReconnectOptions = Field(
         default_factory=ReconnectOptions,
         description="What happens where the server can't be reached, or a connection breaks.",
-    )
-    max_message_bytes: int = Field(
-        100 * 2**20, ge=2**16, description="A longer message of the server breaks the connection."
     )
 
     @model_validator(mode="after")

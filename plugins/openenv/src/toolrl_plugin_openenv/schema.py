@@ -26,8 +26,6 @@ class Field:
     name: str
     kind: str | None
     """Its JSON Schema type, None for anything."""
-    choices: list[str] | None = None
-    """Where the schema lists its values."""
 
 
 async def action_schema(address: Address) -> dict[str, Any]:
@@ -70,9 +68,8 @@ def _field(name: str, part: Any, definitions: Mapping[str, Any]) -> Field:
         if option.get("type") != "null":
             part = {**part, **option}
             break
-    kind, values = part.get("type"), part.get("enum")
-    choices = values if isinstance(values, list) and values and all(isinstance(it, str) for it in values) else None
-    return Field(name, kind if isinstance(kind, str) else None, choices)
+    kind = part.get("type")
+    return Field(name, kind if isinstance(kind, str) else None)
 
 
 def _resolved(part: Any, definitions: Mapping[str, Any]) -> dict[str, Any]:

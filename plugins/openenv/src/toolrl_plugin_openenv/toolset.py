@@ -69,7 +69,6 @@ class OpenEnvToolset:
             {name: value.get_secret_value() for name, value in options.headers.items()},
             options.connect_timeout,
             options.close_timeout,
-            options.max_message_bytes,
         )
         self._container: Container | None = None
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
@@ -193,8 +192,6 @@ class OpenEnvToolset:
                 error.hint = "Set `action.field` to the field that takes the text."
                 raise
             field = Field(options.field, "string")
-        if options.choices is None and options.pattern is None and field.choices:
-            options = options.model_copy(update={"choices": field.choices})
         reader = ActionReader(options, field.kind)
         return lambda play: TextSession(
             play, self._show, reader, options.invalid_reward, lambda said: {**options.constants, field.name: said}

@@ -21,10 +21,9 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_common.user_classes import accepted
 from toolrl_plugin_qwen_agent.conversation import EpisodeConversation
-from toolrl_plugin_qwen_agent.failures import error_for_model
 from toolrl_plugin_qwen_agent.guards import guarded
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
-from toolrl_plugin_qwen_agent.results import as_answer, image_paths
+from toolrl_plugin_qwen_agent.results import as_answer, error_for_model, image_paths
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

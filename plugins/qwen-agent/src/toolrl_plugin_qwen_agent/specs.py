@@ -80,9 +80,6 @@ def _type(given: Any) -> dict[str, Any]:
     if isinstance(given, str):
         word = _TYPES.get(given.lower(), given.lower())
         return {"type": word} if word in _KNOWN else {}
-    if isinstance(given, list):
-        words = list(dict.fromkeys(_TYPES.get(str(item).lower(), str(item).lower()) for item in given))
-        return {"type": words} if words and all(word in _KNOWN for word in words) else {}
     return {}
 
 

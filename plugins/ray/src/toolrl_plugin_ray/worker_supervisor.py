@@ -146,9 +146,8 @@ class WorkerSupervisor:
 
     def last_lines(self) -> str:
         """The last lines of its log, for a message."""
-        printed = self.handle.output_tail() if self.handle is not None else ()
-        lines = list(printed or self.log)[-KEPT_LINES:]
-        return "\n".join(["its last log lines:", *(f"  | {line}" for line in lines)]) if lines else "it logged nothing"
+        lines = [f"  | {line}" for line in self.log]
+        return "\n".join(["its last log lines:", *lines]) if lines else "it logged nothing"
 
     async def _start(self) -> None:
         self.weights = None

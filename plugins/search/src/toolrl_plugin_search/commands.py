@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from toolrl_plugin_search.passages import Hit
 
 
-def _between(kind: type[int] | type[float], least: float, most: float = sys.float_info.max) -> Any:
-    """Reads a number of an argument."""
-
-    def number(text: str) -> float:
-        value = kind(text)
-        if not least <= value <= most:
-            wanted = f"{least:g} or more" if most == sys.float_info.max else f"{least:g} to {most:g}"
-            raise argparse.ArgumentTypeError(f"{value}, expected {wanted}")
-        return value
-
-    return number
-
-
-_COUNT = _between(int, 1)
-
-
 class IndexCommand(Command):
     """A corpus to an index's folder."""
 
@@ -49,16 +33,16 @@ class IndexCommand(Command):
         add("--overwrite", action="store_true", help="replace an index that is there")
         bm25, dense = parser.add_argument_group("bm25"), parser.add_argument_group("dense")
         add = bm25.add_argument
-        add("--k1", type=_between(float, 0), default=0.9,
+        add("--k1", type=float, default=0.9,
             help="how soon a word's repetition counts no more (default: %(default)s)")  # fmt: skip
-        add("--b", type=_between(float, 0, 1), default=0.4,
+        add("--b", type=float, default=0.4,
             help="how much a passage's length counts (default: %(default)s)")  # fmt: skip
         add = dense.add_argument
         add("--encoder", metavar="FOLDER", help="a transformers model with its tokenizer")
         add("--vectors", metavar="FILE", help="FAISS index with the passages' vectors, in their order")
         add("--device", default="cpu", help="where the encoder runs, cpu or cuda (default: %(default)s)")
-        add("--batch-size", type=_COUNT, default=32, help="passages encoded together (default: %(default)s)")
-        add("--max-tokens", type=_COUNT, default=256, help="tokens of a passage that count (default: %(default)s)")
+        add("--batch-size", type=int, default=32, help="passages encoded together (default: %(default)s)")
+        add("--max-tokens", type=int, default=256, help="tokens of a passage that count (default: %(default)s)")
         add("--query-prefix", default="query: ", help="put before queries (default: %(default)r)")
         add("--passage-prefix", default="passage: ", help="put before passages (default: %(default)r)")
 
@@ -84,8 +68,7 @@ class IndexCommand(Command):
 def _build_dense(corpus: Any, args: argparse.Namespace) -> int:
     if args.encoder is None:
         raise ConfigError("a dense index needs an encoder", hint="Add --encoder FOLDER, such as one of e5-base-v2.")
-    from toolrl_plugin_search.dense import FaissVectors, build_dense
-    from toolrl_plugin_search.encoder import Encoder
+    from toolrl_plugin_search.dense import Encoder, FaissVectors, build_dense
 
     vectors = FaissVectors(Path(args.vectors).expanduser()) if args.vectors is not None else None
     encoder = Encoder(args.encoder, device=args.device, max_tokens=args.max_tokens, batch_size=args.batch_size)
@@ -107,24 +90,22 @@ class ServeCommand(Command):
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
-        from toolrl_plugin_search.options import MAX_TOPK
-
         add = parser.add_argument
         add("index", type=Path, metavar="FOLDER", help="folder of an index")
         add("--host", default="127.0.0.1",
             help="address to listen on; anyone who connects can read the corpus (default: %(default)s)")  # fmt: skip
-        add("--port", type=_between(int, 0, 65535), default=8000, help="0 for any that is free (default: %(default)s)")
-        add("--topk", type=_between(int, 1, MAX_TOPK), default=3,
+        add("--port", type=int, default=8000, help="0 for any that is free (default: %(default)s)")
+        add("--topk", type=int, default=3,
             help="passages for a request that names no number (default: %(default)s)")  # fmt: skip
-        add("--workers", type=_COUNT, default=1, metavar="N",
+        add("--workers", type=int, default=1, metavar="N",
             help="batches that are searched at once (default: %(default)s)")  # fmt: skip
-        add("--max-batch", type=_COUNT, default=64, metavar="N", help="queries of a batch (default: %(default)s)")
+        add("--max-batch", type=int, default=64, metavar="N", help="queries of a batch (default: %(default)s)")
         _add_encoder(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGINT or SIGTERM; the exit status."""
         from toolrl_common.http_server import serve_until_stopped
-        from toolrl_plugin_search.index import open_index
+        from toolrl_plugin_search.folder import open_index
         from toolrl_plugin_search.server import RetrievalServer
 
         index = open_index(args.index, encoder=args.encoder, device=args.device)
@@ -145,7 +126,7 @@ class QueryCommand(Command):
         add = parser.add_argument
         add("source", metavar="FOLDER|URL", help="folder of an index, or address of a retrieval server")
         add("query", help="what to look for")
-        add("--topk", type=_COUNT, default=3, help="passages to show (default: %(default)s)")
+        add("--topk", type=int, default=3, help="passages to show (default: %(default)s)")
         add("--json", action="store_true", help="print JSON, as a server answers")
         _add_encoder(parser)
 
@@ -162,7 +143,7 @@ class QueryCommand(Command):
 
 
 def _local(args: argparse.Namespace) -> list[Hit]:
-    from toolrl_plugin_search.index import open_index
+    from toolrl_plugin_search.folder import open_index
 
     return open_index(Path(args.source), encoder=args.encoder, device=args.device).search([args.query], args.topk)[0]
 

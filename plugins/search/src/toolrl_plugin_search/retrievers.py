@@ -6,7 +6,6 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from toolrl.tools.threads import POOL
 from toolrl_common.http_client import patiently
@@ -28,7 +27,6 @@ class Retriever(ABC):
         self._at_once = at_once
         self._wait = wait
         self._waiting: deque[Asked] = deque()
-        self._full = asyncio.Event()
         self._workers: set[asyncio.Task[None]] = set()
 
     @abstractmethod
@@ -39,8 +37,6 @@ class Retriever(ABC):
         """At most `topk` passages, the best first."""
         future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
         self._waiting.append((query, topk, future))
-        if len(self._waiting) >= self._max_batch:
-            self._full.set()
         if len(self._workers) < self._at_once:
             self._workers.add(asyncio.create_task(self._work()))
         return await future
@@ -61,13 +57,9 @@ class Retriever(ABC):
     async def _work(self) -> None:
         """Answers batches until no query is left."""
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._wait):
-                    await self._full.wait()
+            await asyncio.sleep(self._wait)
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]
-                if len(self._waiting) < self._max_batch:
-                    self._full.clear()
                 try:
                     if left := [asked for asked in batch if not asked[2].done()]:
                         await self._answer(left)

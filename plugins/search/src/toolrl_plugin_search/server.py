@@ -22,7 +22,6 @@ from toolrl_plugin_search.options import MAX_TOPK
 from toolrl_plugin_search.passages import Hit, Index, sound
 from toolrl_plugin_search.retrievers import EmbeddedRetriever
 
-
 GRACE_SECONDS = 10.0
 """How long requests may go on when the server stops."""
 

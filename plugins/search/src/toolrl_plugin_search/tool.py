@@ -15,7 +15,7 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_common.http_client import without_secrets
 from toolrl_plugin_search.client import RetrievalClient
-from toolrl_plugin_search.index import open_index
+from toolrl_plugin_search.folder import open_index
 from toolrl_plugin_search.options import SEARCH_DESCRIPTION, SearchOptions
 from toolrl_plugin_search.passages import Hit, sound
 from toolrl_plugin_search.retrievers import EmbeddedRetriever, RemoteRetriever, Retriever
