@@ -130,30 +130,6 @@ async def test_episodes_that_are_cancelled_leave_nothing(rig: Any, seconds: floa
 # In a ToolBox.
 
 
-async def test_names_selection_and_renaming(rig: Any) -> None:
-    toolset = rig.toolset(rig.options(include=["echo", "note"]))
-    box = ToolBox([ToolEntry("mcp", toolset, rename={"raw-echo": "say"})])
-    await box.start()
-    try:
-        task = make_task(tools=("say",))
-        async with box.open(task, make_episode_context(task)) as session:
-            assert [spec.name for spec in session.specs()] == ["say"]
-            (record,) = await session.answer([ToolCall("say", {"a": 1})])
-            assert record.result.text == '{"a": 1}'
-    finally:
-        await box.stop()
-
-
-async def test_what_the_policy_may_know(rig: Any) -> None:
-    options = rig.options(pure=["raw-echo"])
-    async with rig.started(options, where="environments.a.tools[0]") as toolset, rig.episode(toolset) as session:
-        echo, slow, crash = map(session.traits, ("raw-echo", "raw-slow", "raw-crash"))
-    assert (echo.pure, slow.pure) == (True, False)
-    assert [traits.repeatable for traits in (echo, slow, crash)] == [True, True, False]
-    assert echo.endpoint == "environments.a.tools[0].servers.raw"
-    assert not echo.per_episode
-
-
 async def test_a_lost_call_is_made_again_where_that_does_no_harm(rig: Any) -> None:
     policy = PolicyOptions.model_validate({"retry": {"attempts": 3, "first_delay": 0.01}})
     box = ToolBox([ToolEntry("mcp", rig.toolset(rig.options()), policy=policy)])

@@ -175,36 +175,3 @@ async def test_a_url_that_is_no_mcp_server(rig: Any, kind: str, status: int) -> 
         assert str(status) in str(caught.value) or status == 200
         assert "Is it running, and are its `url`, `type` and `headers` right?" in str(caught.value)
         assert "hunter2" not in str(caught.value)
-
-
-class Hostile(Refusing):
-    """An HTTP server that means no good."""
-
-    def do_GET(self) -> None:
-        getattr(self, self.path.partition("?")[0].strip("/"))()
-
-    def redirect(self) -> None:
-        self.send_response(307)
-        self.send_header("location", "//user:hunter2@localhost:1/there/?token=hunter2")
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def hangs_up(self) -> None:
-        self.close_connection = True
-
-
-@pytest.mark.parametrize("kind", ["streamable-http", "sse"])
-@pytest.mark.parametrize(
-    ("path", "problem"),
-    [
-        ("redirect", "307"),
-        ("hangs_up", "RemoteProtocolError"),
-    ],
-)
-async def test_a_hostile_url(rig: Any, kind: str, path: str, problem: str) -> None:
-    with answering(Hostile) as url:
-        entry = {"url": f"{url}/{path}?key=hunter2", "type": kind}
-        toolset = rig.toolset(rig.options(server=entry))
-        with pytest.raises(ToolsetError, match=f"(?s)MCP server 'raw' didn't start: .*{problem}") as caught:
-            await toolset.start()
-        assert "hunter2" not in str(caught.value)

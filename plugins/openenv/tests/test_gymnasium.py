@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openenv_events import CLOSED, HOLD
+from openenv_games import CLOSED, HOLD
 from openenv_help import box_of, episode, turn, until
 
 from toolrl.errors import ConfigError, ToolsetError
@@ -115,13 +114,6 @@ async def test_final_reward_and_choices() -> None:
 
 
 # Gymnasium itself.
-
-
-def test_an_id_needs_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="needs gymnasium"):
-        build(GymnasiumOptions(id="FrozenLake-v1"), make_build_context("game"))
-    assert "isn't installed" in check()
 
 
 LAKE = {

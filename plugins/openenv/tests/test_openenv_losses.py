@@ -105,7 +105,6 @@ def second(answer: Any) -> Any:
         (second("nonsense"), "isn't JSON"),
         (second('{"type": "observation", "data": {"observation": {}, "reward": NaN}}'), "finite"),
         (second(error("SESSION_ERROR", "the environment is gone")), "the environment is gone"),
-        (second({"type": "state", "data": {}}), "state"),
     ],
 )
 async def test_nonsense_in_the_midst_of_an_episode_fails_it(script: Any, said: str) -> None:

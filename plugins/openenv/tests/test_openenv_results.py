@@ -131,16 +131,11 @@ def test_tools_get_names_and_schemas_that_can_be_used(caplog: pytest.LogCaptureF
         make_catalog([{"name": "a b"}, {"name": "a_b"}], "here")
 
 
-ENUM = {"$defs": {"Way": {"type": "string", "enum": ["n", "s"]}}}
-
-
 @pytest.mark.parametrize(
     ("schema", "wanted", "field"),
     [
         ({"properties": {"a": {"type": "string"}, "b": {}}, "required": ["a"]}, None, ("a", "string")),
         ({"properties": {"a": {"type": "integer"}}}, None, ("a", "integer")),
-        ({"properties": {"a": {}, "b": {"anyOf": [{"type": "null"}, {"type": "number"}]}}}, "b", ("b", "number")),
-        ({"properties": {"a": {"$ref": "#/$defs/Way"}}, **ENUM}, None, ("a", "string")),
     ],
 )
 def test_the_field_that_takes_what_is_said(schema: Any, wanted: str | None, field: tuple[str, str]) -> None:

@@ -141,20 +141,6 @@ def in_cluster(test: Any) -> Any:
 
 
 @in_cluster
-async def test_processes_share_a_limit_in_the_order_of_their_requests(cluster: FakeCluster) -> None:
-    crowd = Crowd()
-    async with cluster.process() as one, cluster.process() as two:
-        limiters = [await one.get("x", SPEC), await two.get("x", SPEC)]
-        tasks = []
-        for number in range(20):
-            tasks.append(asyncio.create_task(crowd.enter(limiters[number % 2], number)))
-            await asyncio.sleep(3 * DELAY)
-        await asyncio.gather(*tasks)
-    assert crowd.most == 2
-    assert crowd.served == list(range(20))
-
-
-@in_cluster
 async def test_cancelled_at_any_moment_nothing_is_left(cluster: FakeCluster) -> None:
     async with cluster.process() as process:
         limiter = await process.get("x", ONE)

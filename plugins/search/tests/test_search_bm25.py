@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from toolrl.errors import DataError
 from toolrl_plugin_search.bm25 import Bm25Index
 from toolrl_plugin_search.bm25_build import MAX_WORD_CHARACTERS, build_bm25, words
-from toolrl_plugin_search.folder import open_index
 from toolrl_plugin_search.passages import Passage
+from toolrl_plugin_search.retrievers import open_index
 
 Found = list[tuple[int, float]]
 
@@ -140,15 +140,6 @@ class TestExactness:
         for thread in threads:
             thread.join()
         assert list(found.values()) == [alone] * 4
-
-
-class TestQueries:
-    def test_hits_are_passages(self, index_folder: Path) -> None:
-        (hits,) = Bm25Index(index_folder).search(["capital of Norway"], 2)
-        assert [hit.passage.id for hit in hits] == ["9", "10"]
-        assert hits[0].passage.title == "Oslo"
-        assert hits[0].passage.text == "Oslo is the capital of Norway."
-        assert hits[0].score > hits[1].score > 0
 
 
 class TestBuilding:

@@ -13,8 +13,8 @@ import pytest
 from toolrl.errors import DataError
 from toolrl_plugin_search import dense
 from toolrl_plugin_search.dense import DenseIndex, Encoder, build_dense, nearest
-from toolrl_plugin_search.folder import open_index
 from toolrl_plugin_search.passages import Passage, read_corpus
+from toolrl_plugin_search.retrievers import open_index
 
 
 class Letters:

@@ -19,8 +19,8 @@ import pytest
 from toolrl.cli.main import main
 from toolrl.errors import TransientToolError
 from toolrl_plugin_search.client import RetrievalClient
-from toolrl_plugin_search.folder import open_index
 from toolrl_plugin_search.passages import Hit, Index, Passage
+from toolrl_plugin_search.retrievers import open_index
 from toolrl_plugin_search.server import RetrievalServer
 
 TOOLRL = (sys.executable, "-m", "toolrl", "search")
@@ -86,20 +86,6 @@ class TestApi:
         assert len(usual[1]["result"][0]) == 3
         assert nothing == (200, {"result": []})
         assert health == {"status": "ok", "kind": "bm25", "passages": 4}
-
-    def test_all_queries_of_a_large_batch_in_one_request(self, index_folder: Path) -> None:
-        """As Search-R1's trainer asks: 512 prompts of five episodes each."""
-        queries = ["capital of Norway", "play", "zzz", ""] * 640
-
-        async def work(server: RetrievalServer) -> tuple[int, Any]:
-            return await post(server.url, {"queries": queries, "topk": 3, "return_scores": True})
-
-        status, body = serve(open_index(index_folder), work)
-        assert status == 200
-        names = [[hit["document"]["id"] for hit in hits] for hits in body["result"]]
-        assert len(names) == len(queries)
-        assert names[:4] == names[-4:]
-        assert [found[:1] for found in names[:4]] == [["9"], ["7"], [], []]
 
     @pytest.mark.parametrize(
         ("body", "status", "message"),

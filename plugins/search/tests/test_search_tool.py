@@ -18,7 +18,8 @@ from toolrl.tools.truncate import token_cut
 from toolrl.types import CallRecord, ToolCall, ToolResult
 from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient
 from toolrl_plugin_search.options import SearchOptions
-from toolrl_plugin_search.passages import Hit
+from toolrl_plugin_search.passages import Hit, Passage
+from toolrl_plugin_search.retrievers import Retriever
 from toolrl_plugin_search.tool import MAX_QUERY_CHARS, NOTHING, SearchToolset, make_query_rag, make_search
 from toolrl_testing import FakeChatFormat, make_build_context, make_episode_context
 from toolrl_testing.http_stub import HttpReply, HttpStub
@@ -71,7 +72,6 @@ class TestOptions:
             ({}, "either `index`"),
             ({"index": "a", "url": "http://a"}, "either `index`"),
             ({"url": "ftp://a"}, "expected an address"),
-            ({"index": "a", "topk": 21}, "above max_topk"),
         ],
     )
     def test_what_doesnt_fit(self, options: dict[str, Any], message: str) -> None:
@@ -152,12 +152,6 @@ class TestRemote:
             answers(tool(url=stub.url), {"query": "q"})
         assert len(stub.requests) == 1
 
-    def test_a_server_that_comes_up_late_is_waited_for(self, stub: HttpStub) -> None:
-        stub.script(HttpReply({}, 503), None)
-        (found,) = answers(tool(url=stub.url), {"query": "q"})
-        assert found.error is None
-        assert [request["queries"] for request in stub.requests] == [["test"], ["test"], ["q"]]
-
     def test_long_queries_are_cut_and_half_characters_replaced(self, stub: HttpStub) -> None:
         answers(tool(url=stub.url, patience=None), {"query": "\ud800" + "x" * 100_000})
         (query,) = stub.requests[0]["queries"]
@@ -174,3 +168,85 @@ class TestClient:
             stub.script(HttpReply(body))
             with pytest.raises(RetrievalApiError, match="can't be read"):
                 ask(stub.url)
+
+
+class Recorder(Retriever):
+    """Finds each query itself; notes its batches, and waits where it is told to."""
+
+    def __init__(self, **bounds: Any) -> None:
+        super().__init__(**bounds)
+        self.batches: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.cancelled = 0
+        self.at_once = self.most_at_once = 0
+
+    async def start(self) -> None: ...
+
+    async def ask(self, query: str) -> str:
+        return (await self.search(query, 1))[0].passage.id
+
+    async def _find(self, queries: list[str], topk: int) -> list[list[Hit]]:
+        self.batches.append(queries)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.at_once -= 1
+        if "bad" in queries:
+            raise ValueError("all of them")
+        return [[Hit(Passage(query, query), 1.0)] * 2 for query in queries if query != "lost"]
+
+
+async def until(condition: Any) -> None:
+    """Go round the event loop until it holds."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+async def test_batches_are_bounded_in_size_and_number() -> None:
+    retriever = Recorder(max_batch=4, at_once=2)
+    retriever.gate.clear()
+    names = [str(number) for number in range(20)]
+    asked = [asyncio.ensure_future(retriever.ask(name)) for name in names]
+    await until(lambda: len(retriever.batches) == 2)
+    retriever.gate.set()
+    assert await asyncio.gather(*asked) == names
+    assert max(map(len, retriever.batches)) == 4
+    assert retriever.most_at_once == 2
+    assert sorted(name for batch in retriever.batches for name in batch) == sorted(names)
+    await retriever.stop()
+
+
+async def test_a_query_whose_caller_is_cancelled_before_its_batch_isnt_in_it() -> None:
+    before = asyncio.all_tasks()
+    retriever = Recorder(max_batch=2, at_once=1)
+    retriever.gate.clear()
+    one, two, three, four = (asyncio.ensure_future(retriever.ask(name)) for name in "0123")
+    await until(lambda: retriever.batches)
+    three.cancel()
+    one.cancel()
+    await until(one.done)
+    retriever.gate.set()
+    assert await asyncio.gather(two, four) == ["1", "3"]
+    assert retriever.batches == [["0", "1"], ["3"]]
+    await retriever.stop()
+    assert asyncio.all_tasks() == before
+
+
+async def test_stop_ends_what_runs() -> None:
+    before = asyncio.all_tasks()
+    retriever = Recorder(max_batch=1, at_once=1)
+    retriever.gate.clear()
+    asked = [asyncio.ensure_future(retriever.ask(name)) for name in "012"]
+    await until(lambda: retriever.batches)
+    await retriever.stop()
+    done = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(one, asyncio.CancelledError) for one in done)
+    assert retriever.cancelled == 1
+    assert asyncio.all_tasks() == before

@@ -32,17 +32,9 @@ _log = logging.getLogger(__name__)
 
 
 def all_servers(options: McpOptions, where: str | None) -> dict[str, ServerOptions]:
-    """The servers of the options and of the file that they name. Raises ConfigError."""
-    servers = dict(options.servers)
-    if options.config is not None:
-        for name, server in read_servers(options.config, where).items():
-            if name in servers:
-                raise ConfigError(
-                    f"the server {name!r} stands in `servers` and in {options.config}",
-                    where=where,
-                    hint="Give one of them another name.",
-                )
-            servers[name] = server
+    """The servers of the file that the options name, and over them those of the options. Raises ConfigError."""
+    found = read_servers(options.config, where) if options.config is not None else {}
+    servers = {**found, **options.servers}
     if not servers:
         raise ConfigError(f"{options.config} names no server that is enabled", where=where)
     return servers

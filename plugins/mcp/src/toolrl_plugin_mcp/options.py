@@ -97,8 +97,4 @@ class McpOptions(BaseModel):
     def _some_server(self) -> McpOptions:
         if not self.servers and self.config is None:
             raise ValueError("no server is named: give `servers`, or a file with them as `config`")
-        if self.session == "episode" and self.instances > 1:
-            raise ValueError(
-                "`instances` are of shared servers; with `session: episode` each episode has its own anyway"
-            )
         return self

@@ -55,10 +55,6 @@ class ServerOptions(BaseModel):
     def _one_way(self) -> ServerOptions:
         if (self.command is None) == (self.url is None):
             raise ValueError("a server has either a command to start or a url, and this one has " + self._has())
-        if self.command is None and (self.args or self.env or self.cwd is not None):
-            raise ValueError("args, env and cwd belong to a command; a server with a url takes headers")
-        if self.url is None and self.headers:
-            raise ValueError("headers belong to a url; a server with a command takes env")
         if self.type is not None and (self.type == "stdio") != (self.url is None):
             raise ValueError(f"type {self.type} doesn't go with {'a url' if self.url else 'a command'}")
         return self

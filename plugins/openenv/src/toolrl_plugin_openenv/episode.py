@@ -24,7 +24,6 @@ from toolrl_plugin_openenv.wire import (
     PROTOCOL,
     Failure,
     Observed,
-    StateAnswer,
     reset_message,
     step_message,
 )
@@ -127,8 +126,6 @@ class OpenEnvEpisode(EnvironmentEpisode):
 
     async def _asked(self, message: str, seconds: float) -> Observed | Failure:
         answer = await self._connection.request(message, seconds)
-        if isinstance(answer, StateAnswer):
-            raise ToolsetError("the server answered with its state")
         if isinstance(answer, Failure) and answer.is_refusal:
             # No episode fails for what a model says: it is over as played.
             return Failure(INVALID, "the environment doesn't allow these values", over=True)
@@ -156,12 +153,7 @@ def reset_arguments(options: EpisodeOptions, name: str, run_seed: int, episode: 
 
 
 def _of_task(task: Task, path: str) -> Any:
-    if path == "id":
-        return task.id
-    if path == "answer" or path.startswith("answer."):
-        value = task.answer if path == "answer" else at_path(task.answer, path.partition(".")[2])
-    else:
-        value = at_path(task.extra, path.removeprefix("extra."))
+    value = at_path({**task.extra, "extra": task.extra, "id": task.id, "answer": task.answer}, path)
     if value is None:
         raise DataError(
             f"task {task.id!r} has no value at {path!r}, which reset_fields asks for; its extra has: "

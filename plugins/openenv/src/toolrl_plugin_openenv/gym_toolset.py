@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -32,13 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def build(options: GymnasiumOptions, context: BuildContext) -> GymnasiumToolset:
-    """The toolset with these options; it makes nothing yet. Raises ConfigError where gymnasium is missing."""
-    if options.id is not None and importlib.util.find_spec("gymnasium") is None:
-        raise ConfigError(
-            f"the environment {options.id!r} needs gymnasium, which isn't installed",
-            where=context.where or None,
-            hint="pip install 'toolrl-plugin-openenv[gymnasium]', or name a class by `target`.",
-        )
+    """The toolset with these options; it makes nothing yet."""
     return GymnasiumToolset(options, context)
 
 
@@ -60,7 +54,6 @@ class GymnasiumToolset:
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
         self._lane = Lane(context.name, POOL)
         self._places = asyncio.Semaphore(options.max_sessions)
-        self._idle: list[ThreadHost] = []
         self._reader: ActionReader | None = None
 
     def names(self) -> Sequence[str]:
@@ -69,7 +62,7 @@ class GymnasiumToolset:
 
     async def start(self) -> None:
         """Make one environment, and see what actions it takes. Raises ToolsetError, ConfigError."""
-        host = self._host()
+        host = ThreadHost(self._lane)
         try:
             await host.do("make", self._options.environment, self._options.reset_timeout)
             described = await host.do("describe", {}, self._options.step_timeout)
@@ -78,7 +71,7 @@ class GymnasiumToolset:
                 f"the environment can't be made: {error}", where=self._context.name, hint="Check id, target and kwargs."
             ) from error
         finally:
-            await self._put_back(host)
+            await self._close(host)
         self._reader = self._action_reader(described)
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
@@ -87,7 +80,7 @@ class GymnasiumToolset:
 
     async def stop(self) -> None:
         """Forget what was made; the environments are closed already."""
-        self._idle, self._reader = [], None
+        self._reader = None
 
     @asynccontextmanager
     async def _open(self, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
@@ -104,30 +97,21 @@ class GymnasiumToolset:
             ) from None
         try:
             arguments = reset_arguments(options, self._context.name, self._context.seed, episode)
-            play = GymEpisode(options, arguments, self._host)
+            host = ThreadHost(self._lane)
+            play = GymEpisode(options, arguments, host)
             try:
                 yield TextSession(play, self._show, reader, options.action.invalid_reward)
             finally:
-                if play.host is not None:
-                    await uninterrupted(self._put_back(play.host))
+                await uninterrupted(self._close(host))
         finally:
             self._places.release()
 
-    def _host(self) -> ThreadHost:
-        while self._idle:
-            host = self._idle.pop()
-            if host.usable:
-                return host
-        return ThreadHost(self._lane)
-
-    async def _put_back(self, host: ThreadHost) -> None:
+    async def _close(self, host: ThreadHost) -> None:
         if host.usable:
             try:
                 await host.do("close", {}, self._options.step_timeout)
             except (EnvError, ToolsetError, ToolError) as error:
                 _log.warning("an environment couldn't be closed: %s", error)
-        if host.usable and self._reader is not None:
-            self._idle.append(host)
 
     def _action_reader(self, described: Mapping[str, Any]) -> ActionReader:
         action, count = self._options.action, described.get("count")
@@ -143,16 +127,13 @@ class GymnasiumToolset:
 class GymEpisode(EnvironmentEpisode):
     """An episode in a Gymnasium environment."""
 
-    def __init__(self, options: GymnasiumOptions, arguments: dict[str, Any], take: Callable[[], ThreadHost]) -> None:
-        """`take` gives a host when the first one is needed."""
+    def __init__(self, options: GymnasiumOptions, arguments: dict[str, Any], host: ThreadHost) -> None:
         super().__init__(options, arguments)
-        self.host: ThreadHost | None = None
-        self._take = take
+        self._host = host
         self._options = options
 
     async def _reset(self, arguments: dict[str, Any]) -> Observed:
-        host, options = self._take(), self._options
-        self.host = host
+        host, options = self._host, self._options
         reset = {"seed": arguments.pop("seed", None), "options": arguments}
         try:
             await host.do("make", options.environment, options.reset_timeout)
@@ -161,13 +142,11 @@ class GymEpisode(EnvironmentEpisode):
             raise ToolsetError(f"the environment's reset failed: {error}") from error
 
     async def _step(self, action: Any) -> Observed | Failure:
-        host = self.host
-        assert host is not None
         try:
-            return read_observed(await host.do("step", {"action": action}, self._options.step_timeout))
+            return read_observed(await self._host.do("step", {"action": action}, self._options.step_timeout))
         except ToolError as error:
             return Failure(INVALID, error.message)
         except (EnvError, ValueError) as error:
-            if not host.usable:
+            if not self._host.usable:
                 raise ToolsetError(f"the environment is gone: {error}") from error
             return Failure("EXECUTION_ERROR", str(error))

@@ -121,11 +121,8 @@ class OpenEnvOptions(EpisodeOptions):
         "arguments are the environment's action. `text`: what it says is the action, and the observation answers it. "
         "`auto`: tools where there are some, else text.",
     )
-    tool_name: str = Field("act", min_length=1, description="With `mode: action`, what the tool is called.")
-    tool_description: str | None = Field(
-        None,
-        min_length=1,
-        description="With `mode: action`, its description for the model; None takes the server's.",
+    tool_name: str = Field(
+        "act", pattern=r"\A[A-Za-z_][\w.-]{0,63}$", description="With `mode: action`, what the tool is called."
     )
     max_sessions: int = Field(
         256,
@@ -145,8 +142,6 @@ class OpenEnvOptions(EpisodeOptions):
     def _one_server(self) -> OpenEnvOptions:
         if (self.url is None) == (self.image is None):
             raise ValueError("name the environment by either `url` or `image`")
-        if self.env_vars and self.image is None:
-            raise ValueError("`env_vars` are of a container: give its `image`")
         return self
 
     def check_files(self) -> None:
@@ -180,8 +175,6 @@ class GymnasiumOptions(EpisodeOptions):
     def _one_environment(self) -> GymnasiumOptions:
         if (self.id is None) == (self.target is None):
             raise ValueError("name the environment by either `id` or `target`")
-        if self.action.field is not None or self.action.constants:
-            raise ValueError("`action.field` and `action.constants` are of openenv: a Gymnasium action is one value")
         return self
 
     @property

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
-from openenv_events import CLOSED, HOLD
+HOLD = threading.Event()
+"""Set to let hanging steps go."""
+CLOSED: list[int] = []
+"""Counts of environments that were closed."""
 
 
 class Counter:

@@ -223,10 +223,8 @@ class WorkerPool:
         """A worker died."""
         self._lost_workers += 1
         _log.warning(
-            "rollout worker %d died (%s); %d of its groups start again on others. %s",
-            worker.number, reason, worker.interrupted, last_lines,
-        )  # fmt: skip
-        worker.interrupted = 0
+            "rollout worker %d died (%s); its groups start again on others. %s", worker.number, reason, last_lines
+        )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A worker can't be replaced any more: the run is over."""

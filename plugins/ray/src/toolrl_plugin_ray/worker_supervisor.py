@@ -49,8 +49,6 @@ class WorkerSupervisor:
     state: Literal["starting", "ready", "stopped"] = "starting"
     groups: dict[int, int] = field(default_factory=dict)
     """What it is sampling: by the orders' keys the episodes that haven't given their place back."""
-    interrupted: int = 0
-    """Groups that it was sampling when it died."""
     weights: WeightUpdate | None = None
     """The weights that it samples from."""
     process: Mapping[str, Any] = field(default_factory=dict)
@@ -107,7 +105,7 @@ class WorkerSupervisor:
     def _note_loss(self, handle: ActorHandle) -> None:
         handle.kill()
         if self.handle is handle and self.state == "ready":
-            self.state, self.interrupted = "starting", len(self.groups)
+            self.state = "starting"
 
     async def _answer(self, handle: ActorHandle, method: str, arguments: Sequence[Any], patience: float) -> Any:
         answer = asyncio.ensure_future(handle.call(method, *arguments))

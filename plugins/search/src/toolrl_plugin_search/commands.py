@@ -105,7 +105,7 @@ class ServeCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGINT or SIGTERM; the exit status."""
         from toolrl_common.http_server import serve_until_stopped
-        from toolrl_plugin_search.folder import open_index
+        from toolrl_plugin_search.retrievers import open_index
         from toolrl_plugin_search.server import RetrievalServer
 
         index = open_index(args.index, encoder=args.encoder, device=args.device)
@@ -143,7 +143,7 @@ class QueryCommand(Command):
 
 
 def _local(args: argparse.Namespace) -> list[Hit]:
-    from toolrl_plugin_search.folder import open_index
+    from toolrl_plugin_search.retrievers import open_index
 
     return open_index(Path(args.source), encoder=args.encoder, device=args.device).search([args.query], args.topk)[0]
 

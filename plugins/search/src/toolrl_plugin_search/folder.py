@@ -8,12 +8,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolrl.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from toolrl_plugin_search.passages import Index
 
 MANIFEST = "index.json"
 FORMAT = 1
@@ -59,21 +56,3 @@ def read_manifest(folder: Path, where: str | None = None) -> dict[str, Any]:
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise DataError(f"{folder} is no index of the form {FORMAT}", where=where, hint="Make it anew. " + hint)
     return facts
-
-
-def open_index(
-    folder: Path, *, encoder: str | None = None, device: str | None = None, where: str | None = None
-) -> Index:
-    """The index in a folder. `encoder` and `device` are for a dense one: the folder of its model, if it isn't where it
-    was when the index was made, and cpu (by default) or cuda. Raises DataError, ConfigError, PluginError."""
-    folder = folder.expanduser()
-    kind = read_manifest(folder, where).get("kind")
-    if kind == "bm25":
-        from toolrl_plugin_search.bm25 import Bm25Index
-
-        return Bm25Index(folder)
-    if kind == "dense":
-        from toolrl_plugin_search.dense import DenseIndex
-
-        return DenseIndex(folder, encoder=encoder, device=device or "cpu")
-    raise DataError(f"{folder} is an index of an unknown kind, {kind!r}", where=where, hint="Make it anew.")

@@ -73,8 +73,6 @@ class SearchOptions(BaseModel, extra="forbid"):
     def _fits_together(self) -> SearchOptions:
         if (self.index is None) == (self.url is None):
             raise ValueError("give either `index`, a folder, or `url`, a server's address")
-        if self.topk > self.max_topk:
-            raise ValueError(f"topk {self.topk} is above max_topk {self.max_topk}")
         return self
 
 

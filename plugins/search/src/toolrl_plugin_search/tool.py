@@ -15,10 +15,9 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_common.http_client import without_secrets
 from toolrl_plugin_search.client import RetrievalClient
-from toolrl_plugin_search.folder import open_index
 from toolrl_plugin_search.options import SEARCH_DESCRIPTION, SearchOptions
 from toolrl_plugin_search.passages import Hit, sound
-from toolrl_plugin_search.retrievers import EmbeddedRetriever, RemoteRetriever, Retriever
+from toolrl_plugin_search.retrievers import EmbeddedRetriever, RemoteRetriever, Retriever, open_index
 
 NOTHING = "No passage fits this query."
 MAX_QUERY_CHARS = 8192
@@ -86,8 +85,6 @@ class SearchToolset(Toolset, ToolSession):
         return ToolResult(text, metrics={"passages": float(len(hits))})
 
     def _query(self, given: Any) -> str:
-        if isinstance(given, list) and given and all(isinstance(item, str) for item in given):
-            given = " ".join(given)
         if not isinstance(given, str) or not given.strip():
             raise ArgumentsError(f"Bad arguments for the tool {self.spec.name!r}: 'query': expected a text.")
         return sound(given.strip()[:MAX_QUERY_CHARS])
@@ -95,13 +92,9 @@ class SearchToolset(Toolset, ToolSession):
     def _topk(self, given: Any) -> int:
         if given is None:
             return self.options.topk
-        try:
-            number = 0 if isinstance(given, bool) else int(given)
-        except (TypeError, ValueError, OverflowError):
-            number = 0
-        if number < 1:
+        if not isinstance(given, int) or given < 1:
             raise ArgumentsError(f"Bad arguments for the tool {self.spec.name!r}: 'topk': expected a number from 1 on.")
-        return min(number, self.options.max_topk)
+        return min(given, self.options.max_topk)
 
 
 def make_retriever(options: SearchOptions, where: str = "") -> Retriever:
