@@ -143,7 +143,6 @@ def test_an_auth_token_becomes_a_header(tmp_path: Path) -> None:
         ("a.json", '{"mcpServers": {"a": {"command": "${NO_SUCH_VARIABLE}"}}}', "NO_SUCH_VARIABLE isn't set"),
         ("a.pydata", "[{'mcpServers': __import__('os').environ}]", "isn't a Python literal"),
         ("a.pydata", "[" * 100_000, "isn't a Python literal"),
-        ("a.pydata", "[{'mcpServers': {'a': {'command': 'x'}}}, {'mcpServers': {'a': {'command': 'y'}}}]", "'a' twice"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, name: str, text: str, problem: str) -> None:

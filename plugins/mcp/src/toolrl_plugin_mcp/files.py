@@ -48,8 +48,6 @@ def read_servers(path: Path, where: str | None = None) -> dict[str, ServerOption
         raise ConfigError([f"{path}: {format_path(at)}: {problem}" for at, problem in done.missing.items()])
     servers: dict[str, ServerOptions] = {}
     for name, entry in _entries(done.tree, path):
-        if name in servers:
-            raise ConfigError(f"{path} names the server {name!r} twice", where=where, hint="Rename one of them.")
         if entry.get("disabled") is not True:
             servers[name] = _server(name, entry, path, sse_by_default=literal)
     return servers

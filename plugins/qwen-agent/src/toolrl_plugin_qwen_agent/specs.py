@@ -16,16 +16,11 @@ from toolrl.types import ToolSpec
 
 _TYPES = {
     "str": "string",
-    "text": "string",
     "int": "integer",
     "float": "number",
-    "double": "number",
     "bool": "boolean",
     "list": "array",
-    "tuple": "array",
     "dict": "object",
-    "map": "object",
-    "none": "null",
 }
 """What authors of the list form write, to JSON Schema's word."""
 _KNOWN = {"string", "integer", "number", "boolean", "array", "object", "null"}
