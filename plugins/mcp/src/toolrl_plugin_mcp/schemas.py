@@ -13,6 +13,7 @@ from referencing.jsonschema import DRAFT202012
 from toolrl.tools.validation import compile_schema
 
 _REGEX = jsonschema.FormatChecker(["regex"])
+_PROBES: tuple[Any, ...] = (0, "", [], {})
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +35,7 @@ def usable_schema(given: Any, label: str) -> dict[str, Any]:
         validator.check_schema(schema, format_checker=_REGEX)
         whole: Any = Resource.from_contents(schema, default_specification=DRAFT202012)
         _check_references(schema, Registry().resolver_with_root(whole))
-        for value in ({}, *({name: of} for name in properties for of in (0, "", [], {}))):
+        for value in ({}, *({name: of} for name in properties for of in _PROBES)):
             validator.is_valid(value)
     except Exception as error:  # noqa: BLE001 - a schema from outside can break the library in any way
         problem = getattr(error, "message", None) or f"{type(error).__name__}: {error}"

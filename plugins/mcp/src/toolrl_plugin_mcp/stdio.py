@@ -69,21 +69,21 @@ async def stdio_streams(
     )
     tail = Tail(hide, label)
     reading, writing = os.pipe()
-    errors = asyncio.create_task(_read_errors(reading, tail))
-    try:
-        with os.fdopen(writing, "w") as pipe:
-            async with stdio_client(parameters, pipe) as (read, write):
-                pipe.close()  # The process has its own end.
+    with os.fdopen(reading, "rb") as stderr, os.fdopen(writing, "w") as its_end:
+        errors = asyncio.create_task(_read_errors(stderr, tail))
+        try:
+            async with stdio_client(parameters, its_end) as (read, write):
+                its_end.close()  # The process has a copy.
                 yield _WatchedMessages(read, signals, tail, errors), write
-    finally:
-        errors.cancel()
-        await asyncio.wait([errors])
+        finally:
+            errors.cancel()
+            await asyncio.wait([errors])
 
 
-async def _read_errors(pipe: int, tail: Tail) -> None:
+async def _read_errors(pipe: Any, tail: Tail) -> None:
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb")
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
     )
     try:
         while data := await reader.read(_CHUNK):

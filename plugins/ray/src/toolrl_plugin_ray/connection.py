@@ -84,8 +84,8 @@ def own_address() -> str:
 
 def death_reason(error: BaseException) -> str:
     """Why an actor died, from Ray's message."""
-    detail = str(error).partition("exit detail:")[2].strip()
-    return first_line(detail or str(error) or type(error).__name__)[:300].rstrip(".")
+    detail = str(error).partition("exit detail:")[2].strip().partition("\n")[0]
+    return (detail or first_line(error))[:300].rstrip(".")
 
 
 def _join(config: ClusterConfig) -> None:
