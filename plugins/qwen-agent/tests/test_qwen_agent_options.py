@@ -29,7 +29,7 @@ from toolrl_testing.fakes import make_build_context
 
 @pytest.mark.parametrize(
     "tools",
-    [[], [" "], [{}], [{"name": ""}], [{"name": 1}], [{"name": "a", "as": 1}]],
+    [[], [" "], [{}], [{"name": ""}], [{"name": 1}]],
 )
 def test_entries_that_are_none(tools: list[Any]) -> None:
     with pytest.raises(ValidationError):

@@ -63,8 +63,6 @@ class QwenAgentOptions(BaseModel, extra="forbid", frozen=True):
             named = {"name": entry} if isinstance(entry, str) else entry
             if not isinstance(named.get("name"), str) or not named["name"].strip():
                 raise ValueError(f"entry {number} has no `name`")
-            if not isinstance(named.get("as", ""), str):
-                raise ValueError(f"entry {number}: `as` isn't a name")
         return value
 
     def check_files(self) -> None:
