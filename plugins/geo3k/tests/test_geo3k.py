@@ -153,8 +153,6 @@ def score_of(said: str, gold: Any = "12.5", reasoning: str | None = "so", **opti
         ("So \\boxed{12.5}", None, {}, 0.9),
         ("So \\boxed{13}", "so", {}, 0.1),
         ("12.5", "so", {}, 0.0),
-        ("12.5", "so", {"boxed": False}, 0.9),
-        ("", None, {"boxed": False}, 0.0),
         ("So \\boxed{12.5}", None, {"format_score": 0.0}, 1.0),
     ],
 )
@@ -163,11 +161,6 @@ def test_the_score(said: str, reasoning: str | None, options: dict[str, Any], va
     assert score.value == pytest.approx(value)
     assert score.metrics["correct"] == float(value >= 0.9)
     assert score.metrics["answered"] == float("boxed" in said)
-
-
-def test_a_task_without_an_answer_is_told() -> None:
-    with pytest.raises(RewardError, match="has no answer"):
-        score_of("\\boxed{1}", gold=None)
 
 
 # Files.
@@ -302,24 +295,3 @@ def test_bad_rows_are_told_with_their_place(tmp_path: Path, row: dict[str, Any],
     with pytest.raises(DataError, match=match) as caught:
         read(tmp_path)[0]
     assert "train.jsonl:1" in str(caught.value)
-
-
-def test_missing_files_are_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has no file train.parquet, train-\*.parquet"):
-        read(tmp_path)
-    with pytest.raises(DataError, match="no file matches"):
-        read(tmp_path / "missing")
-    with pytest.raises(DataError, match="has no file"):
-        run(str(tmp_path), str(tmp_path / "out"))
-    with pytest.raises(DataError, match="has no file"):
-        Geo3kDataOptions(path=str(tmp_path)).check_files()
-    (tmp_path / "train.arrow").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="can't be read as an Arrow stream"):
-        read(tmp_path)[0]
-
-
-def test_a_converted_row_is_not_converted_again(hub: Path, tmp_path: Path) -> None:
-    run(str(hub), str(tmp_path / "one"))
-    with pytest.raises(DataError, match="verl's layout already"):
-        run(str(tmp_path / "one"), str(tmp_path / "two"))
-    assert not list((tmp_path / "two").iterdir())

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from toolrl.errors import ArgumentsError, ConfigError
 from toolrl.tools.validation import check_arguments
-from toolrl_plugin_mcp.catalog import Listing, full_name, make_catalog
+from toolrl.types import ToolSpec
+from toolrl_plugin_mcp.catalog import full_name, make_catalog
 from toolrl_plugin_mcp.options import McpOptions
+from toolrl_plugin_mcp.schemas import usable_schema
 from toolrl_testing.checks.tools import check_spec
 
 OPTIONS = McpOptions.model_validate({"servers": {"a": {"command": "x"}}})
@@ -22,8 +24,8 @@ def choice(**options: Any) -> McpOptions:
     return OPTIONS.model_copy(update=options)
 
 
-def listing(*names: str, resources: bool = False) -> Listing:
-    return Listing([{"name": name, "inputSchema": {"type": "object"}} for name in names], resources)
+def listing(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "inputSchema": {"type": "object"}} for name in names]
 
 
 @given(st.text(), st.text())
@@ -77,22 +79,15 @@ def test_include_and_exclude() -> None:
 def test_pure_and_idempotent_tools() -> None:
     hints: list[Any] = [None, {}, {"readOnlyHint": True}, {"idempotentHint": True}, {"readOnlyHint": "yes"}, "x"]
     tools = [{"name": f"t{number}", "annotations": hint} for number, hint in enumerate(hints)]
-    catalog = make_catalog({"s": Listing(tools)}, choice(pure=["t0", "s-t1"]))
+    catalog = make_catalog({"s": tools}, choice(pure=["t0", "s-t1"]))
     assert [entry.pure for entry in catalog.entries.values()] == [True, True, False, False, False, False]
     assert [entry.idempotent for entry in catalog.entries.values()] == [False, False, True, True, False, False]
     with pytest.raises(ConfigError, match="no tool fits the pattern 'none'"):
-        make_catalog({"s": Listing(tools)}, choice(pure=["none"]))
-
-
-def test_tools_for_resources() -> None:
-    catalog = make_catalog({"a": listing("x", resources=True), "b": listing("y")}, choice(resources=True))
-    assert list(catalog.entries) == ["a-x", "a-list_resources", "a-read_resource", "b-y"]
-    own = make_catalog({"a": listing("read_resource", resources=True)}, choice(resources=True))
-    assert [entry.what for entry in own.entries.values()] == ["tool", "list_resources"]
+        make_catalog({"s": tools}, choice(pure=["none"]))
 
 
 def test_more_tools_than_a_prompt_can_hold_are_refused_before_their_schemas_are_checked() -> None:
-    many = {"s": Listing([{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(20_000)])}
+    many = {"s": listing(*(f"t{number}" for number in range(20_000)))}
     with pytest.raises(ConfigError, match="20000 tools, more than the 500") as caught:
         make_catalog(many, choice())
     assert "include" in str(caught.value.hint)
@@ -115,8 +110,63 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["type", "properties", "required", "anyOf", "$defs", "$schema"]), _JSON), _JSON)
 def test_whatever_a_server_sends_gives_a_schema_that_works(given_schema: dict[str, Any], value: Any) -> None:
-    catalog = make_catalog({"s": Listing([{"name": "t", "inputSchema": given_schema}])}, choice())
+    catalog = make_catalog({"s": [{"name": "t", "inputSchema": given_schema}]}, choice())
     (spec,) = catalog.specs()
     check_spec(spec)
     with contextlib.suppress(ArgumentsError, RecursionError):  # What loops in itself is caught by the policy.
         check_arguments(spec, {"a": value}, spec.name)
+
+
+def check(schema: Any, **arguments: Any) -> None:
+    usable = usable_schema(schema, "server: tool")
+    check_arguments(ToolSpec("tool", "A tool.", usable), arguments, "tool")
+
+
+@pytest.mark.parametrize("given", [None, True, [], 3, "x", {"type": "array"}, {"properties": []}, {"required": "a"}])
+def test_what_is_no_object_schema_takes_anything(given: Any) -> None:
+    assert usable_schema(given, "server: tool")["type"] == "object"
+    check(given, a=1)
+
+
+TREE = {
+    "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}, "n": {"type": "integer"}},
+}
+JSON_VALUE = {
+    "properties": {"a": {"$ref": "#/$defs/value"}},
+    "$defs": {
+        "value": {
+            "anyOf": [
+                {"type": "integer"},
+                {"type": "array", "items": {"$ref": "#/$defs/value"}},
+                {"type": "object", "additionalProperties": {"$ref": "#/$defs/value"}},
+            ]
+        }
+    },
+}
+
+
+def test_schemas_that_refer_to_themselves() -> None:
+    check(TREE, left={"right": {"n": 1}})
+    with pytest.raises(ArgumentsError):
+        check(TREE, left={"right": {"n": "one"}})
+    check(JSON_VALUE, a=[{"b": [1]}])
+    with pytest.raises(ArgumentsError):
+        check(JSON_VALUE, a="one")
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"properties": {"a": {"items": {"$ref": "https://example.com/a"}}}}, "https://example.com/a"),
+        ({"properties": {"a": {"$ref": "#anchor"}}}, "anchor"),
+        ({"properties": {"a": {"type": 7}}}, "7"),
+        ({"properties": {"a": {"items": {"pattern": "(?<javascript>a)"}}}}, "regex"),
+        ({"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}, "recursion"),
+        ({"allOf": [{"$ref": "#"}]}, "recursion"),
+    ],
+)
+def test_schemas_that_can_not_be_used_check_nothing(
+    schema: dict[str, Any], problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    check(schema, x={"x": {"x": 1}}, a={"anything": [1]})
+    assert problem in caplog.text

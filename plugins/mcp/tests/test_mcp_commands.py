@@ -17,7 +17,7 @@ RAW = str(Path(__file__).parent / "servers" / "raw.py")
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "mcp.json"
-    servers = {"a": {"command": sys.executable, "args": [RAW, "resources"]}}
+    servers = {"a": {"command": sys.executable, "args": [RAW]}}
     path.write_text(json.dumps({"mcpServers": servers}))
     return path
 
@@ -39,14 +39,11 @@ def test_tools(file: Path, toolrl: Toolrl) -> None:
     status, shown, error = toolrl("tools", str(file))
     assert status == 0, error
     assert 'a-echo {"text": string (optional), "n": integer (optional)}\n    The tool echo.\n' in shown
-    assert "read_resource" not in shown
     assert json.loads(toolrl("tools", str(file), "--json")[1])[0]["function"]["name"] == "a-echo"
-    assert 'a-read_resource {"uri": string}' in toolrl("tools", str(file), "--resources")[1]
 
 
 def test_calls(file: Path, toolrl: Toolrl) -> None:
     assert toolrl("call", str(file), "echo", '{"x": [1]}')[:2] == (0, '{"x": [1]}\n')
-    assert toolrl("call", str(file), "a-read_resource", '{"uri": "raw://a"}')[1].startswith("A resource.")
     assert toolrl("call", str(file), "split")[:2] == (1, "no end\n")
 
 

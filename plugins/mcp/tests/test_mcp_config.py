@@ -11,12 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
-from toolrl_plugin_mcp import toolset
-from toolrl_plugin_mcp.files import all_servers, read_servers
+from toolrl_plugin_mcp.files import read_servers
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.secrets import Secrets
 from toolrl_plugin_mcp.server_options import ServerOptions
-from toolrl_testing import make_build_context
 
 
 @pytest.mark.parametrize(
@@ -43,13 +41,8 @@ def test_transports(entry: dict[str, Any], transport: str) -> None:
     [
         ({}, "has neither"),
         ({"command": "x", "url": "http://h"}, "has both"),
-        ({"command": "x", "headers": {"A": "b"}}, "headers belong to a url"),
-        ({"url": "http://h", "env": {"A": "b"}}, "belong to a command"),
         ({"url": "http://h", "type": "stdio"}, "doesn't go with a url"),
         ({"command": "x", "type": "sse"}, "doesn't go with a command"),
-        ({"url": "ftp://h"}, "begins with http"),
-        ({"url": "file:///etc/passwd"}, "begins with http"),
-        ({"url": "http:///x"}, "and a host"),
         ({"url": "http://h", "type": "websocket"}, "'stdio', 'streamable-http' or 'sse'"),
         ({"command": "x", "arguments": []}, "Extra inputs"),
     ],
@@ -59,11 +52,9 @@ def test_entries_that_are_none(entry: dict[str, Any], problem: str) -> None:
         ServerOptions.model_validate(entry)
 
 
-def test_options_that_contradict() -> None:
+def test_no_server() -> None:
     with pytest.raises(ValidationError, match="no server is named"):
         McpOptions()
-    with pytest.raises(ValidationError, match="`instances` are of shared servers"):
-        McpOptions.model_validate({"servers": {"a": {"command": "x"}}, "session": "episode", "instances": 2})
 
 
 def test_secrets_stay_out_of_what_options_show() -> None:
@@ -78,9 +69,7 @@ def test_secrets_stay_out_of_what_options_show() -> None:
     assert "hunter2" not in repr(options)
     assert "hunter2" not in str(options.model_dump(mode="json"))
     with pytest.raises(ValidationError) as caught:
-        McpOptions.model_validate(
-            {"servers": {"a": {"command": "x", "env": {"KEY": "hunter2"}, "headers": {"A": "b"}}}}
-        )
+        McpOptions.model_validate({"servers": {"a": {"command": "x", "env": {"KEY": "hunter2"}, "url": "http://h"}}})
     assert "hunter2" not in str(caught.value)
 
 
@@ -99,12 +88,6 @@ def test_json(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert read["time"].args == ["-m", "mcp_server_time"]
     assert read["web"].transport == "sse"
     assert "mcpServers.time: autoApprove left out" in caplog.text
-
-
-def test_the_form_with_servers(tmp_path: Path) -> None:
-    path = tmp_path / "mcp.json"
-    path.write_text('{"servers": {"a": {"type": "http", "url": "http://h/x"}}, "inputs": []}')
-    assert read_servers(path)["a"].transport == "streamable-http"
 
 
 def test_pydata(tmp_path: Path) -> None:
@@ -133,7 +116,7 @@ def test_tools_of_others_in_a_file_are_left_to_them(tmp_path: Path) -> None:
     assert list(read_servers(path)) == ["a"]
     McpOptions(config=path).check_files()
     path.write_text("['code_interpreter', {'name': 'mine'}]")
-    with pytest.raises(ConfigError, match="'code_interpreter' is the name of a tool"):
+    with pytest.raises(ConfigError, match="names no server that is enabled"):
         McpOptions(config=path).check_files()
 
 
@@ -151,20 +134,15 @@ def test_an_auth_token_becomes_a_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.json", "{", "a.json:1:2 isn't JSON"),
+        ("a.json", "{", "a.json:1 isn't JSON"),
         ("a.json", "[{'mcpServers': {}}]", "a Python literal has to be in a file called"),
-        ("a.json", '{"mcpServers": []}', "expected a mapping with the key 'mcpServers'"),
         ("a.json", "3", "expected a mapping with the key 'mcpServers'"),
         ("a.json", '{"mcpServers": {"a": "npx"}}', "mcpServers.a: expected a mapping"),
         ("a.json", '{"mcpServers": {"a": {"args": []}}}', "mcpServers.a: .* has neither"),
         ("a.json", '{"mcpServers": {"a": {"command": "x", "args": [1]}}}', r"mcpServers.a.args\[0\]: .*string"),
         ("a.json", '{"mcpServers": {"a": {"command": "${NO_SUCH_VARIABLE}"}}}', "NO_SUCH_VARIABLE isn't set"),
-        ("a.json", "[" * 100_000, "isn't"),
         ("a.pydata", "[{'mcpServers': __import__('os').environ}]", "isn't a Python literal"),
         ("a.pydata", "[" * 100_000, "isn't a Python literal"),
-        ("a.pydata", "[{'mcpServers': {'a': ", "isn't a Python literal"),
-        ("a.pydata", "['code_interpreter']", "'code_interpreter' is the name of a tool"),
-        ("a.pydata", "[{'mcpServers': {'a': {'command': 'x'}}}, {'mcpServers': {'a': {'command': 'y'}}}]", "'a' twice"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, name: str, text: str, problem: str) -> None:
@@ -177,9 +155,6 @@ def test_files_that_are_none(tmp_path: Path, name: str, text: str, problem: str)
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read: No such file"):
         read_servers(tmp_path / "none.json", "environments.default.tools[0]")
-    with pytest.raises(ConfigError, match="isn't UTF-8"):
-        (tmp_path / "a.json").write_bytes(b"\xff\xfe\x00")
-        read_servers(tmp_path / "a.json")
 
 
 def test_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,38 +168,6 @@ def test_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "Authorization": "Bearer hunter2",
         "X": "${plain}",
     }
-
-
-def test_servers_of_options_and_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text('{"mcpServers": {"b": {"command": "y"}}}')
-    options = McpOptions.model_validate({"servers": {"a": {"command": "x"}}, "config": str(path)})
-    assert list(all_servers(options, None)) == ["a", "b"]
-    options = McpOptions.model_validate({"servers": {"b": {"command": "x"}}, "config": str(path)})
-    with pytest.raises(ConfigError, match="stands in `servers` and in"):
-        all_servers(options, "here")
-    path.write_text('{"mcpServers": {"b": {"command": "y", "disabled": true}}}')
-    with pytest.raises(ConfigError, match="names no server that is enabled"):
-        all_servers(McpOptions(config=path), None)
-
-
-def test_images_need_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolset, "_has_pillow", lambda: False)
-    options = {"servers": {"a": {"command": "x"}}}
-    with pytest.raises(ConfigError, match="needs Pillow"):
-        toolset.build(McpOptions.model_validate({**options, "images": "media"}), make_build_context("mcp"))
-    toolset.build(McpOptions.model_validate(options), make_build_context("mcp"))
-
-
-@pytest.mark.parametrize(
-    "value", ["Bearer hunter2\n", "hunter2\r\nX: y", " hunter2", "hunter2 ", "hünter2", "\0hunter2"]
-)
-def test_headers_that_cant_be_sent(value: str) -> None:
-    with pytest.raises(ValidationError, match="the header 'Authorization' begins or ends with a blank") as caught:
-        ServerOptions.model_validate({"url": "https://a/", "headers": {"Authorization": value}})
-    assert "hunter2" not in str(caught.value)
-    with pytest.raises(ValidationError, match="no name of a header"):
-        ServerOptions.model_validate({"url": "https://a/", "headers": {"X: y\n": "a"}})
 
 
 def test_secrets_are_hidden_in_each_form() -> None:

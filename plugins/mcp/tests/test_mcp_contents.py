@@ -15,7 +15,6 @@ from toolrl.types import ToolResult
 from toolrl_plugin_mcp.contents import (
     MAX_IMAGES,
     has_images,
-    read_resource_result,
     read_result,
 )
 
@@ -28,22 +27,12 @@ def picture(width: int = 2, height: int = 3) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def read(*contents: dict[str, Any], images: bool = True, max_chars: int = 10_000, **result: Any) -> ToolResult:
-    return read_result({"content": list(contents), **result}, images=images, max_chars=max_chars)
+def read(*contents: dict[str, Any], images: bool = True, **result: Any) -> ToolResult:
+    return read_result({"content": list(contents), **result}, images=images)
 
 
 def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
-
-
-def test_texts_are_joined() -> None:
-    assert read(text("one"), text("two")).text == "one\n\ntwo"
-    assert read().text == ""
-
-
-def test_structured_data_stands_in_for_a_missing_text() -> None:
-    assert read(structuredContent={"a": "ä"}).text == '{"a": "ä"}'
-    assert read(text("words"), structuredContent={"a": 1}).text == "words"
 
 
 def test_images() -> None:
@@ -64,11 +53,6 @@ def test_images_that_are_none_become_words(data: str) -> None:
     assert result.text.startswith("[image, image/png, which can't be shown: ")
 
 
-def test_a_bomb_isnt_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolrl_common.images.MAX_PIXELS", 100)
-    assert "at most 100 are read" in read({"type": "image", "data": picture(20, 20), "mimeType": "image/png"}).text
-
-
 def test_resources() -> None:
     inside = {"type": "resource", "resource": {"uri": "x://a", "text": "inside"}}
     zipped = {"type": "resource", "resource": {"uri": "x://b", "blob": "AAECAw==", "mimeType": "application/zip"}}
@@ -79,15 +63,6 @@ def test_resources() -> None:
     assert len(result.media) == 1
     assert has_images({"content": [scan]})
     assert not has_images({"content": [inside, link]})
-
-
-def test_resources_that_were_read() -> None:
-    result = {
-        "contents": [{"uri": "x://a", "text": "one"}, {"uri": "x://a", "blob": picture(), "mimeType": "image/png"}]
-    }
-    answer = read_resource_result(result, images=True, max_chars=1000)
-    assert (answer.text, len(answer.media)) == ("one", 1)
-    assert has_images(result)
 
 
 def test_audio_and_what_nobody_knows() -> None:
@@ -104,13 +79,12 @@ def test_errors_are_for_the_model() -> None:
         read_result(
             {"content": [text("the key is hunter2")], "isError": True},
             images=False,
-            max_chars=1000,
             hide=lambda words: words.replace("hunter2", "***"),
         )
 
 
 def test_large_results_are_bounded() -> None:
-    assert len(read(text("x" * 100_000), max_chars=1000).text) < 1100
+    assert len(read(text("x" * 2_000_000)).text) < 1_000_100
     images = read(*[{"type": "image", "data": picture(), "mimeType": "image/png"}] * (MAX_IMAGES + 2))
     assert len(images.media) == MAX_IMAGES
     assert images.text == "[2 more images left out]"

@@ -20,9 +20,6 @@ import pytest
 
 from toolrl.errors import ArgumentsError, ToolError, ToolsetError, TransientToolError
 from toolrl.types import ToolCall
-from toolrl_plugin_mcp.server_options import ServerOptions
-from toolrl_plugin_mcp.signals import LifeSignals
-from toolrl_plugin_mcp.stdio import Tail, stdio_streams
 
 LINUX = sys.platform.startswith("linux")
 needs_linux = pytest.mark.skipif(not LINUX, reason="reads /proc")
@@ -49,7 +46,7 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("modes", "problem"),
     [
-        (["early"], r"ended \(exit 3\); its last words:\s+no API key: \*\*\*"),
+        (["early"], r"it ended; its last words:\s+no API key: \*\*\*"),
         (["nonsense"], "validation error|Field required"),
         (["future"], "Unsupported protocol version"),
     ],
@@ -67,11 +64,8 @@ async def test_starts_that_fail_say_why(rig: Any, modes: list[str], problem: str
 @pytest.mark.parametrize(
     ("modes", "server", "problem"),
     [
-        ([], {"command": "no-such-program"}, "no program 'no-such-program' on PATH"),
-        ([], {"command": "/no/such/program"}, "can't be run: No such file"),
-        ([], {"command": "/"}, "can't be run: Permission denied"),
-        ([], {"command": sys.executable, "cwd": "/no/such/folder"}, "cwd '/no/such/folder' is no folder"),
-        ([], {"command": sys.executable, "args": ["a\0b"]}, "null byte"),
+        ([], {"command": "no-such-program"}, "can't be run: No such file"),
+        ([], {"command": sys.executable, "cwd": "/no/such/folder"}, "No such file or directory"),
         (["mute"], None, r"not ready within 1 s \(start_timeout\)"),
         (["endless"], None, r"not ready within 1 s \(start_timeout\)"),
     ],
@@ -85,41 +79,6 @@ async def test_commands_that_cant_be_run_or_say_nothing(
     await toolset.stop()
 
 
-async def test_a_start_that_fails_ends_the_servers_that_did_start(rig: Any) -> None:
-    options = rig.options()
-    servers = {"good": options.servers["raw"], "bad": {"command": sys.executable, "args": [rig.raw, "early"]}}
-    options = type(options).model_validate({"servers": servers, "instances": 2})
-
-    toolset = rig.toolset(options)
-    with pytest.raises(ToolsetError, match="MCP server 'bad'"):
-        await toolset.start()
-    assert toolset.names() is None
-    with pytest.raises(ToolsetError, match="weren't started"):
-        async with rig.episode(toolset):
-            pass
-
-
-async def test_a_start_that_is_cancelled_twice_leaves_nothing(rig: Any) -> None:
-    chance = random.Random(0)
-
-    async def use() -> None:
-        command = ServerOptions(command=sys.executable, args=["-c", "import time; time.sleep(600)"])
-        async with stdio_streams(command, LifeSignals(), hide=str, label="server", max_bytes=2**20):
-            await asyncio.sleep(600)
-
-    before = asyncio.all_tasks()
-    for _ in range(8):
-        using = asyncio.create_task(use())
-        await asyncio.sleep(chance.choice([0.0, 0.001, 0.01, 0.3]))
-        using.cancel()
-        await asyncio.sleep(chance.choice([0.0, 0.001, 0.02]))
-        using.cancel()
-        await asyncio.gather(using, return_exceptions=True)
-    async with asyncio.timeout(60):
-        await until(lambda: asyncio.all_tasks() == before)  # asyncio's own end a moment later
-        await until(lambda: not LINUX or not rig.children_of(os.getpid()))
-
-
 # What servers write.
 
 
@@ -127,8 +86,8 @@ async def test_noise_on_stdout_is_passed_over(rig: Any, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         async with rig.started(rig.options("noisy")) as toolset:
             assert await rig.call(toolset, "echo", a="ä\n\u2028") == '{"a": "ä\\n\u2028"}'
-    told = [record for record in caplog.records if "prints on stdout" in record.message]
-    assert len(told) == 1  # once, not a line each
+            assert toolset.servers["raw"].connections[0].restarts == 0
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(("mode", "count"), [("paged", 5), ("bare", 0)])
@@ -149,65 +108,11 @@ async def test_odd_names_and_schemas(rig: Any, caplog: pytest.LogCaptureFixture)
         assert specs["raw-9_lives"].parameters["type"] == "object"
         assert specs["raw-9_lives"].description == "The tool 9 lives of raw."
         assert specs["raw-near"].parameters["properties"].keys() == {"a", "b"}
-    assert "raw: broken: its arguments aren't checked" in caplog.text
-    assert "raw: far: its arguments aren't checked" in caplog.text
-
-
-async def test_a_message_that_is_too_long_breaks_the_connection_and_no_more(rig: Any) -> None:
-    async with rig.started(rig.options(max_message_bytes=2**16)) as toolset:
-        assert len(await rig.call(toolset, "line", characters=60_000)) == 60_000
-        with pytest.raises(ToolError, match="was lost during the call"):
-            await rig.call(toolset, "line", characters=70_000)
-        assert await rig.call(toolset, "echo") == "{}"
-        assert "more than 65536 bytes" in toolset.servers["raw"].connections[0].reason
-
-
-async def test_a_large_message_takes_linear_time(rig: Any) -> None:
-    async with rig.started(rig.options(max_result_chars=100_000)) as toolset:
-        answer = await rig.call(toolset, "line", characters=15_000_000)
-        assert len(answer) < 101_000
-        assert "[14900000 characters left out]" in answer
-
-
-def test_the_tail_hides_before_it_cuts() -> None:
-    tail = Tail(lambda text: text.replace("hunter2-secret", "***"), "server")
-    for piece in ("the key is hunter", "2-sec", "ret\n", "x" * 990 + " hunter2-secret"):
-        tail.add(piece)
-    assert "hunter" not in tail.show()
-    assert "2-secret" not in tail.show()
-    tail.add("\n" + "y" * 995)
-    assert "secret" not in tail.show()
-    tail.stray(b"z" * 195 + b"hunter2-secret")
-    assert "hunter" not in tail.show()
-    assert len(tail.show()) < 1100
+    assert "raw: 'broken': its arguments aren't checked" in caplog.text
+    assert "raw: 'far': its arguments aren't checked" in caplog.text
 
 
 # Calls.
-
-
-async def test_messy_lists_and_answers(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async with rig.started(rig.options("messy")) as toolset:
-        names = ["half", "verbatim", "echo", *(f"schema{number}" for number in range(6)), "described"]
-        assert toolset.names() == tuple(f"raw-{name}" for name in names)
-        assert await rig.call(toolset, "schema0", a=1) == '{"a": 1}'
-        assert await rig.call(toolset, "half") == "cut \ufffd"
-
-        async def answer(result: Any) -> str:
-            return await rig.call(toolset, "verbatim", result=result)  # type: ignore[no-any-return]
-
-        good = {"type": "text", "text": "good"}
-        assert await answer({"content": [good, {"type": "zork"}, 3, {"type": "image"}, {**good, "_meta": 3}]}) == (
-            "good\n\n[zork: this piece of the answer can't be shown]\n\n"
-            "[None: this piece of the answer can't be shown]\n\n"
-            "[image: this piece of the answer can't be shown]\n\ngood"
-        )
-        assert await answer({"structuredContent": {"a": [1]}}) == '{"a": [1]}'
-        assert await answer({"structuredContent": [1], "content": []}) == '{"result": [1]}'
-        for nothing in (None, [], "text", {}, {"content": 3}):
-            with pytest.raises(ToolError, match=r"The server's answer can't be read: (content: |it is no response)"):
-                await answer(nothing)
-        assert toolset.servers["raw"].connections[0].restarts == 0
-    assert "lists the tool 'echo' twice" in caplog.text
 
 
 @pytest.mark.parametrize("argument", ["\ud83d", {"\ud83d": 1}, float("nan"), float("inf"), {1}, nested(300)])
@@ -238,33 +143,7 @@ async def test_a_crash_answers_every_call_at_once_and_the_server_is_back(rig: An
         assert second != first
         connection = toolset.servers["raw"].connections[0]
         assert connection.restarts == 1
-        assert "ended (exit 3)" in connection.reason
         assert "about to crash" in connection.reason
-
-
-@needs_linux
-async def test_a_restart_is_told_when_the_server_works_again(rig: Any) -> None:
-    told: list[str] = []
-
-    async with rig.started(rig.options(), restarted=lambda: told.append("again")) as toolset:
-        for number in range(2):
-            assert len(told) == number
-            server = int(await rig.call(toolset, "pid"))
-            os.kill(server, signal.SIGKILL)
-            await until(lambda number=number: len(told) > number)
-            assert int(await rig.call(toolset, "pid")) != server
-            assert "was killed by SIGKILL" in toolset.servers["raw"].connections[0].reason
-    assert len(told) == 2
-
-
-async def test_a_server_that_stops_to_read_is_restarted(rig: Any) -> None:
-    options = rig.options("deaf", restart={"probe_timeout": 0.5, "attempts": 1, "max_delay": 60.0})
-    async with rig.started(options) as toolset:
-        calls = [rig.call(toolset, "echo", text="x" * 500_000) for _ in range(4)]
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await asyncio.gather(*calls)
-        await until(lambda: toolset.servers["raw"].connections[0].restarts >= 1)
 
 
 async def test_calls_that_are_cancelled_as_they_are_answered_harm_nobody(rig: Any) -> None:
@@ -302,7 +181,7 @@ async def test_a_server_that_is_down_fails_episodes_until_it_is_back(rig: Any, t
                 await session.call(ToolCall("raw-crash", {}))
             with pytest.raises(ToolError, match="is down: "):
                 await session.call(ToolCall("raw-echo", {}))
-        with pytest.raises(ToolsetError, match=r"MCP server 'raw' is down: ended \(exit 9\)"):
+        with pytest.raises(ToolsetError, match="MCP server 'raw' is down: it ended"):
             async with rig.episode(toolset):
                 pass
         switch.unlink()
@@ -381,16 +260,6 @@ def test_the_death_of_the_run_ends_its_servers(rig: Any, tmp_path: Path, launche
         os.kill(fork, signal.SIGKILL)
 
 
-@needs_linux
-async def test_a_guard_that_is_killed_takes_the_server_along(rig: Any) -> None:
-    async with rig.started(rig.options()) as toolset:
-        pid = int(await rig.call(toolset, "pid"))
-        os.kill(parent_of(pid), signal.SIGKILL)
-        await until(lambda: not toolset.servers["raw"].connections[0].usable)
-        await until(lambda: not rig.alive(pid))
-        assert int(await rig.call(toolset, "pid")) != pid
-
-
 async def test_the_environment_is_the_servers_own(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUN_SECRET", "hunter2")
     server = {"command": sys.executable, "args": [rig.toy], "env": {"OWN": "yes"}}
@@ -399,11 +268,3 @@ async def test_the_environment_is_the_servers_own(rig: Any, monkeypatch: pytest.
         assert await rig.call(toolset, "environment", name="RUN_SECRET") == "not set"
         assert await rig.call(toolset, "environment", name="OWN") == "yes"
         assert await rig.call(toolset, "environment", name="PATH") == os.environ["PATH"]
-
-
-async def test_the_folder_that_it_starts_in(rig: Any, tmp_path: Path) -> None:
-    code = f"import os, sys; assert os.getcwd() == {str(tmp_path)!r}; exec(open({rig.raw!r}).read())"
-    server = {"command": sys.executable, "args": ["-c", code], "cwd": str(tmp_path)}
-
-    async with rig.started(rig.options(server=server)) as toolset:
-        assert await rig.call(toolset, "echo") == "{}"

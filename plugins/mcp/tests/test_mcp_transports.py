@@ -44,12 +44,6 @@ async def test_a_session(rig: Any, toy: Toy) -> None:
             "[resource toy://b, application/zip, 4 bytes]\n\n[link to a resource: d, toy://d, more]"
         )
 
-    async def resources(toolset: Any) -> None:
-        assert "toy://readme" in await rig.call(toolset, "list_resources")
-        assert await rig.call(toolset, "read_resource", uri="toy://readme") == "Read me."
-        with pytest.raises(ToolError):
-            await rig.call(toolset, "read_resource", uri="toy://none")
-
     async def parallel_calls(toolset: Any) -> None:
         async with rig.episode(toolset) as session:
             calls = [ToolCall("raw-nap", {"seconds": 0.3 - number / 100}) for number in range(20)]
@@ -65,23 +59,12 @@ async def test_a_session(rig: Any, toy: Toy) -> None:
         while "nap 60" not in await rig.call(toolset, "was_cancelled"):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
-    async def a_list_that_changes(toolset: Any) -> None:
-        async with rig.episode(toolset) as session:
-            before = session.specs()
-            assert (await session.call(ToolCall("raw-learn", {"name": "more"}))).text == "learned more"
-            while "raw-more" not in toolset.names():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            assert session.specs() == before
-        assert await rig.call(toolset, "more", text="x") == "x"
-
-    async with rig.started(rig.options(server=server, resources=True)) as toolset:
+    async with rig.started(rig.options(server=server)) as toolset:
         await answers(toolset)
         await errors(toolset)
         await several_contents(toolset)
-        await resources(toolset)
         await parallel_calls(toolset)
         await a_call_that_is_cancelled(toolset)
-        await a_list_that_changes(toolset)
         assert toolset.servers["raw"].connections[0].restarts == 0
 
 
@@ -192,56 +175,3 @@ async def test_a_url_that_is_no_mcp_server(rig: Any, kind: str, status: int) -> 
         assert str(status) in str(caught.value) or status == 200
         assert "Is it running, and are its `url`, `type` and `headers` right?" in str(caught.value)
         assert "hunter2" not in str(caught.value)
-
-
-class Hostile(Refusing):
-    """An HTTP server that means no good."""
-
-    def do_GET(self) -> None:
-        getattr(self, self.path.partition("?")[0].strip("/"))()
-
-    def redirect(self) -> None:
-        self.send_response(307)
-        self.send_header("location", "//user:hunter2@localhost:1/there/?token=hunter2")
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def hangs_up(self) -> None:
-        self.close_connection = True
-
-
-@pytest.mark.parametrize("kind", ["streamable-http", "sse"])
-@pytest.mark.parametrize(
-    ("path", "problem"),
-    [
-        ("redirect", r"the server redirects to http://localhost:1/there/ \(HTTP 307\): give that as `url`"),
-        ("hangs_up", "RemoteProtocolError"),
-    ],
-)
-async def test_a_hostile_url(rig: Any, kind: str, path: str, problem: str) -> None:
-    with answering(Hostile) as url:
-        entry = {"url": f"{url}/{path}?key=hunter2", "type": kind}
-        toolset = rig.toolset(rig.options(server=entry))
-        with pytest.raises(ToolsetError, match=f"(?s)MCP server 'raw' didn't start: .*{problem}") as caught:
-            await toolset.start()
-        assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["streamable-http", "sse"])
-async def test_nobody_listens(rig: Any, kind: str) -> None:
-    toolset = rig.toolset(rig.options(server={"url": "http://127.0.0.1:9/x?key=hunter2", "type": kind}))
-    with pytest.raises(ToolsetError, match="didn't start: .*ConnectError") as caught:
-        await toolset.start()
-    assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize("toy", ["streamable-http", "sse"], indirect=True)
-async def test_a_message_that_is_too_long(rig: Any, toy: Toy) -> None:
-    server, _ = toy
-
-    async with rig.started(rig.options(server=server, max_message_bytes=2**17)) as toolset:
-        for _ in range(3):  # The bound is each message's own.
-            assert len(await rig.call(toolset, "big", characters=60_000)) == 60_000
-        with pytest.raises(ToolError):
-            await rig.call(toolset, "big", characters=2_000_000)
-        assert await rig.call(toolset, "add", a=1, b=2) == "3"

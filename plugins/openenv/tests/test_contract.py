@@ -21,7 +21,7 @@ def url() -> str:
 class TestContract(PluginContract):
     plugin = "openenv"
     options = {  # noqa: RUF012
-        "gymnasium": {"target": "openenv_games:Counter", "isolation": "process", "max_sessions": 2}
+        "gymnasium": {"target": "openenv_games:Counter", "max_sessions": 2}
     }
     tool_calls = {"count": {}, "echo": [{"text": "one"}, {"text": "two"}]}  # noqa: RUF012
 

@@ -1,24 +1,20 @@
-"""The toolset `gymnasium`: classes by name, in threads and in processes, and real Gymnasium environments."""
+"""The toolset `gymnasium`: classes by name, and real Gymnasium environments."""
 
 from __future__ import annotations
 
-import asyncio
-import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openenv_events import CLOSED, HOLD
+from openenv_games import CLOSED, HOLD
 from openenv_help import box_of, episode, turn, until
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.tools.process_tools import PROCESSES
 from toolrl_plugin_openenv.gym_toolset import build, check
 from toolrl_plugin_openenv.options import GymnasiumOptions
 from toolrl_testing import make_build_context
 
 COUNTER = "openenv_games:Counter"
-both = pytest.mark.parametrize("isolation", ["thread", "process"])
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +23,6 @@ def _quiet(nothing_is_left: None) -> Iterator[None]:
     HOLD.clear()
     yield
     HOLD.set()
-    PROCESSES.close_idle()
 
 
 def options(**more: Any) -> GymnasiumOptions:
@@ -39,9 +34,8 @@ async def say(session: Any, word: str) -> tuple[str, float | None, bool]:
     return reply.messages[0].content, reply.reward, reply.done
 
 
-@both
-async def test_an_episode_from_reset_to_done(isolation: str) -> None:
-    given = options(isolation=isolation, seed=5, kwargs={"start": 10}, reset={"start": 20})
+async def test_an_episode_from_reset_to_done() -> None:
+    given = options(kwargs={"start": 10}, reset={"start": 20, "seed": 5})
     async with box_of(given, name="game") as box:
         async with episode(box) as session:
             assert session.specs() == ()
@@ -56,9 +50,8 @@ async def test_an_episode_from_reset_to_done(isolation: str) -> None:
             assert (await say(session, "late"))[2]
 
 
-@both
-async def test_what_an_environment_raises_is_answered_and_three_in_a_row_fail(isolation: str) -> None:
-    async with box_of(options(isolation=isolation)) as box, episode(box) as session:
+async def test_what_an_environment_raises_is_answered_and_three_in_a_row_fail() -> None:
+    async with box_of(options()) as box, episode(box) as session:
         await session.opening()
         for _ in range(2):
             said, reward, done = await say(session, "raise")
@@ -71,30 +64,19 @@ async def test_what_an_environment_raises_is_answered_and_three_in_a_row_fail(is
             await session.respond(turn("raise"))
 
 
-@both
-async def test_a_step_that_hangs_fails_its_episode_and_no_other(isolation: str) -> None:
-    async with box_of(options(isolation=isolation, step_timeout=2.0, reset_timeout=100)) as box:
+async def test_a_step_that_hangs_fails_its_episode_and_no_other() -> None:
+    async with box_of(options(step_timeout=2.0, reset_timeout=100)) as box:
         async with episode(box) as session:
             await session.opening()
             with pytest.raises(ToolsetError, match="no answer to step within 2 s"):
-                await session.respond(turn("hang" if isolation == "thread" else "sleep"))
+                await session.respond(turn("hang"))
             with pytest.raises(ToolsetError, match="no answer"):
                 await session.rewards()
         async with episode(box) as session:
             await session.opening()
             assert (await say(session, "go"))[0] == "1 go"
-        HOLD.set()
-
-
-async def test_a_process_that_ends_fails_its_episode() -> None:
-    async with box_of(options(isolation="process", max_sessions=1)) as box:
-        async with episode(box) as session:
-            await session.opening()
-            with pytest.raises(ToolsetError, match="status 3"):
-                await session.respond(turn("exit"))
-        async with episode(box) as session:
-            await session.opening()
-            assert (await say(session, "go"))[0] == "1 go"
+        HOLD.set()  # The thread that comes back late closes its environment.
+        await until(lambda: len(CLOSED) == 3)
 
 
 async def test_environments_in_threads_are_closed() -> None:
@@ -109,15 +91,6 @@ async def test_environments_in_threads_are_closed() -> None:
         assert CLOSED == [0, 1]
 
 
-async def test_a_thread_that_comes_back_late_closes_its_environment() -> None:
-    async with box_of(options(step_timeout=0.5)) as box, episode(box) as session:
-        await session.opening()
-        with pytest.raises(ToolsetError):
-            await session.respond(turn("hang"))
-        HOLD.set()
-        await until(lambda: len(CLOSED) >= 2)
-
-
 async def test_an_environment_that_cant_be_made_or_reset() -> None:
     for target in ("openenv_games:Nothing", "no_such_module:X"):
         toolset = build(options(target=target), make_build_context("game"))
@@ -127,12 +100,6 @@ async def test_an_environment_that_cant_be_made_or_reset() -> None:
     async with box_of(options(target="openenv_games:Broken")) as box, episode(box) as session:
         with pytest.raises(ToolsetError, match="no reset today"):
             await session.opening()
-
-
-async def test_the_old_form_of_environments() -> None:
-    async with box_of(options(target="openenv_games:OldStyle")) as box, episode(box) as session:
-        assert [it.content for it in await session.opening()] == ["[1, 2]"]
-        assert await say(session, "x") == ("[3]", 1.0, True)
 
 
 async def test_final_reward_and_choices() -> None:
@@ -146,38 +113,7 @@ async def test_final_reward_and_choices() -> None:
         assert (entry.turn, entry.value) == (None, 0.25)
 
 
-@both
-async def test_256_episodes_at_once_never_mix(isolation: str) -> None:
-    async with box_of(options(isolation=isolation, max_sessions=256 if isolation == "thread" else 4)) as box:
-
-        async def one(number: int) -> None:
-            kwargs = {"openenv": {"create_kwargs": {"start": 1000 * number, "seed": number}}}
-            async with episode(box, number, tools_kwargs=kwargs) as session:
-                (first,) = await session.opening()
-                assert first.content.startswith(f"seed {number},")
-                for step in range(1, 4):
-                    assert (await say(session, "go"))[0] == f"{1000 * number + step} go"
-
-        async with asyncio.TaskGroup() as scope:
-            for number in range(256):
-                scope.create_task(one(number))
-
-
-async def test_waiting_for_an_environment_has_a_limit() -> None:
-    async with box_of(options(max_sessions=1, queue_timeout=0.2)) as box, episode(box):
-        with pytest.raises(ToolsetError, match="queue_timeout"):
-            async with episode(box, 1):
-                pass
-
-
 # Gymnasium itself.
-
-
-def test_an_id_needs_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="needs gymnasium"):
-        build(GymnasiumOptions(id="FrozenLake-v1"), make_build_context("game"))
-    assert "isn't installed" in check()
 
 
 LAKE = {
@@ -188,12 +124,11 @@ LAKE = {
 }
 
 
-@both
-async def test_a_real_environment_with_a_drawn_observation(isolation: str) -> None:
+async def test_a_real_environment_with_a_drawn_observation() -> None:
     pytest.importorskip("gymnasium", reason="pip install 'toolrl-plugin-openenv[gymnasium]'")
 
     async with (
-        box_of(GymnasiumOptions.model_validate({**LAKE, "isolation": isolation})) as box,
+        box_of(GymnasiumOptions.model_validate(LAKE)) as box,
         episode(box) as session,
     ):
         (first,) = await session.opening()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from openenv_help import box_of, episode
 from openenv_wire_server import TOOLS, FakeServer
 
-from toolrl.cli.main import main
 from toolrl.errors import ToolsetError
 from toolrl_plugin_openenv.options import OpenEnvOptions
 from toolrl_plugin_openenv.toolset import build
@@ -66,14 +64,6 @@ async def test_an_image_is_run_and_removed(docker: Path) -> None:
     assert (docker / "level").read_text() == "secret"
 
 
-async def test_an_image_is_shown(docker: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async with FakeServer(tools=TOOLS).running() as server:
-        (docker / "port").write_text(server.url.rpartition(":")[2])
-        assert await asyncio.to_thread(main, ["openenv", "show", "--image", "echo-env:latest"]) == 0
-    assert "echo {" in capsys.readouterr().out
-    assert "rm -f toolrl-openenv-" in (docker / "calls").read_text()
-
-
 @pytest.mark.parametrize(
     ("image", "said"), [("broken:1", "Unable to find image 'broken:1'"), ("dead:1", "ended at once: no module named")]
 )
@@ -99,7 +89,6 @@ async def test_without_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         ({}, "either `url` or `image`"),
         ({"url": "http://a", "image": "b"}, "either `url` or `image`"),
-        ({"url": "http://a", "env_vars": {"A": "b"}}, "give its `image`"),
         ({"image": "--privileged"}, "image"),
         ({"image": "a b"}, "image"),
     ],

@@ -6,10 +6,10 @@ import asyncio
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,19 +21,17 @@ import pytest
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.tools import as_toolset
 from toolrl.tools.policy import PolicyOptions
-from toolrl.tools.threads import POOL, Lane
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.types import Media, Message, Task, ToolCall, ToolResult
 from toolrl_plugin_qwen_agent import library
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
-from toolrl_plugin_qwen_agent.toolset import QwenAgentToolset, build
+from toolrl_plugin_qwen_agent.toolset import build
 from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("qwen_agent") is None, reason="qwen_agent isn't installed")
 
 TOOLS = """
 import os
-import sqlite3
 import threading
 import time
 
@@ -111,24 +109,6 @@ class Painter(BaseToolWithFileAccess):
         path = os.path.join(self.work_dir, "painted.png")
         Image.new("RGB", (8, 8), self._verify_json_format_args(params)["color"]).save(path)
         return [ContentItem(text=" ".join(sorted(os.listdir(self.work_dir)))), ContentItem(image=path)]
-
-
-class Ledger(BaseTool):
-    name = "ledger"
-    description = "Keeps a table."
-    parameters = [{"name": "word", "type": "string", "required": True}]
-
-    def __init__(self, cfg=None):
-        super().__init__(cfg)
-        self.table = sqlite3.connect(":memory:")
-        self.table.execute("create table words (word text)")
-
-    def call(self, params, **kwargs):
-        word = self._verify_json_format_args(params)["word"]
-        if word == "wait":
-            GATE.wait(60)
-        self.table.execute("insert into words values (?)", [word])
-        return " ".join(row[0] for row in self.table.execute("select word from words"))
 
 
 class Broken(BaseTool):
@@ -260,8 +240,7 @@ def test_documents_are_read_from_given_folders_alone(tmp_path: Path) -> None:
 
 
 def test_retrieval(tmp_path: Path) -> None:
-    if library.missing("retrieval", {}):
-        pytest.skip(f"retrieval lacks {library.missing('retrieval', {})}")
+    pytest.importorskip("rank_bm25", reason="pip install 'toolrl-plugin-qwen-agent[rag]'")
     (tmp_path / "doc.txt").write_text("Oslo is the capital of Norway.", encoding="utf-8")
 
     async def work(session: ToolBoxSession) -> list[ToolResult]:
@@ -328,54 +307,6 @@ def test_instances(tools_py: str, instances: str, expected: Sequence[str]) -> No
     assert asyncio.run(run()) == expected
 
 
-def test_a_thread_of_its_own(tools_py: str) -> None:
-    """What only the thread that made it may use, such as an SQLite connection, can be used in calls."""
-
-    async def episode(box: ToolBox, number: int) -> str:
-        async with opened(box, number) as session:
-            for word in ("a", "b"):
-                await ask(session, "ledger", word=word)
-                await asyncio.sleep(0.01)
-            return (await ask(session, "ledger", word=str(number))).text
-
-    async def run() -> Sequence[str]:
-        async with a_box(tools=[f"{tools_py}:Ledger", "storage"], instances="thread") as box:
-            return await asyncio.gather(*(episode(box, number) for number in range(24)))
-
-    before = threading.active_count()
-    assert asyncio.run(run()) == [f"a b {number}" for number in range(24)]
-    wait_for(lambda: threading.active_count() <= before)
-
-
-def test_threads_of_their_own_that_hang_are_bounded(tools_py: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = imported(tools_py)
-    module.GATE.clear()
-    monkeypatch.setitem(Lane.__init__.__kwdefaults__, "most_abandoned", 2)
-
-    async def run() -> list[ToolResult]:
-        results = []
-        async with a_box(PolicyOptions(timeout=0.5), tools=[f"{tools_py}:Ledger"], instances="thread") as box:
-            async with opened(box, 0) as one, opened(box, 1) as two, opened(box, 2) as three:
-                for session in (one, two, three):
-                    results.append(await ask(session, "ledger", word="wait"))
-                module.GATE.set()
-            async with opened(box, 3) as session:
-                return [*results, await ask(session, "ledger", word="y")]
-
-    results = asyncio.run(run())
-    assert [it.error for it in results] == ["timeout", "timeout", "unavailable", None]
-    assert "2 earlier calls of it still haven't returned" in results[2].text
-
-
-def wait_for(condition: Any) -> None:
-    """Until it holds; raises TimeoutError after a minute."""
-    end = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.01)
-
-
 def test_create_kwargs(tools_py: str) -> None:
     task = replace(make_task(), tools_kwargs={"weather": {"create_kwargs": {"unit": "K"}}})
     tools = [{"name": f"{tools_py}:Chinese", "as": "weather", "unit": "C"}]
@@ -394,7 +325,7 @@ def test_errors(tools_py: str) -> None:
 
     results: Mapping[str, ToolResult] = in_session(work, tools=[f"{tools_py}:Failing"])
     assert "Error code: 503. Error message: busy" in results["service"].text
-    assert results["assert"].text.endswith('a check failed: `assert how == "other"`')
+    assert results["assert"].text.endswith("a check failed.")
     assert results["value"].text == "ValueError: no good"
     assert [result.error for result in results.values()] == ["tool_error"] * 3 + ["crash", "bad_arguments"]
 
@@ -419,8 +350,7 @@ def test_images_and_files(tools_py: str) -> None:
     assert "[image: " in told.text
 
 
-@pytest.mark.parametrize("instances", ["episode", "thread"])
-def test_a_call_that_hangs(tools_py: str, instances: str) -> None:
+def test_a_call_that_hangs(tools_py: str) -> None:
     """Its tool is busy until it returns; others work on."""
     gate = imported(tools_py).GATE
     gate.clear()
@@ -434,33 +364,15 @@ def test_a_call_that_hangs(tools_py: str, instances: str) -> None:
             await asyncio.sleep(0.01)
         return [late, busy, other, after]
 
-    before, tools = threading.active_count(), [f"{tools_py}:Slow", "storage"]
-    results = in_session(work, tools=tools, instances=instances, policy=PolicyOptions(timeout=0.5))
+    results = in_session(work, tools=[f"{tools_py}:Slow", "storage"], policy=PolicyOptions(timeout=0.5))
     assert [it.error for it in results] == ["timeout", "unavailable", None, None]
-    if instances == "thread":
-        wait_for(lambda: threading.active_count() <= before)
 
 
-def test_calls_of_a_turn_take_turns(tools_py: str) -> None:
-    async def work(session: ToolBoxSession) -> list[str]:
-        records = await session.answer([ToolCall("counter", {}) for _ in range(8)])
-        return [record.result.text for record in records]
-
-    assert in_session(work, tools=[f"{tools_py}:Counter"]) == [str(number) for number in range(1, 9)]
-
-
-def test_only_wanted_tools_are_made(tools_py: str) -> None:
-    task = replace(make_task(), tools=("counter",))
-
-    async def work(session: ToolBoxSession) -> list[str]:
-        return [spec.name for spec in session.specs()]
-
-    assert in_session(work, task=task, tools=[f"{tools_py}:Counter", "storage"]) == ["counter"]
-
-
-def test_what_cannot_start(tools_py: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SERPER_API_KEY", raising=False)
-    assert "did you mean 'storage'" in str(start_error(tools=["storag"]))
+def test_what_cannot_start(tools_py: str) -> None:
+    error = start_error(tools=["storage", "storag"])
+    assert isinstance(error, ConfigError)
+    assert "no tool is registered as 'storag'" in str(error)
+    assert error.where == "tests.qwen_agent.options.tools[1]"
     assert "no model here" in str(start_error(tools=[f"{tools_py}:Broken"]))
     assert "has no 'Nothing'" in str(start_error(tools=[f"{tools_py}:Nothing"]))
     assert "no subclass of" in str(start_error(tools=[f"{tools_py}:GATE"]))
@@ -469,16 +381,12 @@ def test_what_cannot_start(tools_py: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert "Give it another name with `as`" in str(start_error(tools=[f"{tools_py}:Chinese"]))
     assert "no Python file" in str(start_error(tools=["nothing_here.py:X"]))
     assert "can't be imported: ModuleNotFoundError" in str(start_error(tools=["no_such_module_here:X"]))
-    assert "SERPER_API_KEY" in str(start_error(tools=["web_search"]))
     assert "with the rights of the run" in str(start_error(tools=["qwen_agent.tools.python_executor:PythonExecutor"]))
-    error = start_error(tools=["storage", {"name": "image_gen"}])
-    assert isinstance(error, ConfigError)
-    assert error.where == "tests.qwen_agent.options.tools[1]"
 
 
 def test_code_interpreter() -> None:
     """In its container, where there is Docker."""
-    if library._interpreter_lacks(library.in_thread(library.load)):
+    if shutil.which("docker") is None:
         assert "CodeInterpreter can't be made" in str(start_error(tools=["code_interpreter"]))
         return
 
@@ -487,37 +395,6 @@ def test_code_interpreter() -> None:
 
     assert "42" in in_session(work, tools=["code_interpreter"], policy=PolicyOptions(timeout=300))[1]
     assert [thread.name for thread in threading.enumerate() if "HBChannel" in thread.name] == []
-
-
-def test_mcp_servers() -> None:
-    options = QwenAgentOptions(tools=["storage", {"mcpServers": {"time": {"command": "mcp-server-time"}}}])
-    if importlib.util.find_spec("toolrl_plugin_mcp") is None:
-        with pytest.raises(ConfigError, match="needs the plugin 'mcp'"):
-            build(options, make_build_context("qwen_agent"))
-        return
-    own, other = build(options, make_build_context("qwen_agent"))
-    assert isinstance(own, QwenAgentToolset)
-    assert type(other).__name__ == "McpToolset"
-    with pytest.raises(ConfigError, match="command"):
-        build(QwenAgentOptions(tools=[{"mcpServers": {"x": {}}}]), make_build_context("qwen_agent"))
-
-
-def test_mcp_servers_are_read_as_qwen_agent_reads_them(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from toolrl_plugin_qwen_agent import toolset
-
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(toolset, "build_of_plugin", lambda kind, name, options, *_: given.update(options) or "built")
-    servers = {
-        "old": {"url": "http://127.0.0.1:9/weather", "headers": {"A": "b"}, "sse_read_timeout": 300},
-        "new": {"type": "streamable-http", "url": "http://127.0.0.1:9/mcp"},
-        "own": {"command": "a", "args": ["b"], "env": {"C": "d"}},
-    }
-    assert build(QwenAgentOptions(tools=[{"mcpServers": servers}]), make_build_context("qwen_agent")) == ["built"]
-    old = {"type": "sse", "url": "http://127.0.0.1:9/weather", "headers": {"A": "b"}}
-    assert given == {"servers": {**servers, "old": old}}
-    assert "sse_read_timeout isn't used" in caplog.text
 
 
 def test_a_code_interpreter_without_docker_says_what_there_is_instead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,8 +407,6 @@ def test_a_code_interpreter_without_docker_says_what_there_is_instead(monkeypatc
     said = str(start_error(tools=["code_interpreter"]))
     assert "Docker daemon is not running" in said
     assert "python/code_interpreter" in said
-    monkeypatch.delattr(sys.modules[tools.CodeInterpreter.__module__], "_check_docker_availability")
-    assert "unisolated: true" in str(start_error(tools=["code_interpreter"])), "before 0.0.32 there is no container"
 
 
 def test_nothing_stays_behind(tools_py: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -555,40 +430,3 @@ def test_nothing_stays_behind(tools_py: str, tmp_path: Path, monkeypatch: pytest
     assert list((tmp_path / "temp").iterdir()) == []
     assert sorted(os.listdir(tmp_path)) == ["temp", "tools.py"]  # noqa: PTH208 - names are what is compared
     assert [signal.getsignal(it) for it in (signal.SIGINT, signal.SIGTERM)] == handlers
-
-
-def test_a_cancelled_start(tools_py: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library.in_thread(library.load)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temp"))
-    (tmp_path / "temp").mkdir()
-    entered, leave = threading.Event(), threading.Event()
-    load = library.load
-
-    def slow_load() -> Any:
-        entered.set()
-        leave.wait(60)
-        return load()
-
-    monkeypatch.setattr(library, "load", slow_load)
-
-    async def run() -> None:
-        (toolset,) = build(QwenAgentOptions(tools=["storage"]), make_build_context("qwen_agent"))
-        starting = asyncio.create_task(toolset.start())
-        await asyncio.to_thread(entered.wait, 60)
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        before = POOL.abandoned
-        leave.set()
-        while POOL.abandoned >= before > 0:  # noqa: ASYNC110 - no event to wait for
-            await asyncio.sleep(0.01)
-
-    asyncio.run(run())
-    assert list((tmp_path / "temp").iterdir()) == []
-
-
-def test_doctor() -> None:
-    said = library.check()
-    assert said.startswith("qwen-agent ")
-    assert "storage" in said
-    assert "image_gen lacks the setting llm_cfg" in said

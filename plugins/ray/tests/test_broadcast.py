@@ -80,23 +80,6 @@ async def send(broadcast: WeightBroadcast, model: Any, version: int, workers: li
 # What travels.
 
 
-async def test_tensors_of_every_kind_arrive_as_they_are() -> None:
-    kinds = {
-        "a": torch.randn(3, 5),
-        "b": torch.randn(7).bfloat16(),
-        "c": torch.tensor(3),
-        "d": torch.zeros(0, 4),
-        "e": torch.tensor([True, False]),
-        "f": torch.randn(4, 6).t(),
-    }
-    model, worker = Model(0), Worker(0)
-    for name, tensor in kinds.items():
-        model.register_buffer(name, tensor)
-        worker.model.register_buffer(name, torch.zeros_like(tensor))
-    await send(sender(), model, 1, [worker])
-    assert same(model, worker.model)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 async def test_copies_have_the_weights_of_each_version(dtype: torch.dtype) -> None:
     # The trainer is a rank of a group of its own, as with FSDP2.
@@ -183,21 +166,6 @@ async def test_a_worker_that_is_lost_before_it_came_holds_up_no_other(caplog: py
     assert "version 1 is sent again to 2 rollout workers: rollout worker 1 was lost" in caplog.text
 
 
-async def test_a_worker_that_is_replaced_meanwhile_is_left_to_its_supervisor() -> None:
-    model, workers = Model(0), [Worker(number) for number in range(3)]
-
-    async def lost() -> None:
-        workers[2].state = "starting"
-        raise WorkerLostError("it was killed")
-
-    async def replaced() -> None:
-        workers[1].handle = object()
-
-    workers[0].reached, workers[1].reached = lost, replaced
-    await send(sender(), model, 1, workers)
-    assert [len(it.parts) for it in workers] == [1, 1, 1]
-
-
 async def test_processes_that_end_or_stand_still_during_a_broadcast(
     processes: list[Process], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,34 +181,6 @@ async def test_processes_that_end_or_stand_still_during_a_broadcast(
     assert [len(it.parts) for it in (here, *processes)] == [4, 1, 3]
     for number in (1, 2):
         assert f"rollout worker {number} was lost" in caplog.text
-
-
-async def test_others_need_no_report_of_a_death_that_gloo_noticed(processes: list[Process]) -> None:
-    """gloo tells the trainer that a connection broke; that its worker is dead is reported much later."""
-    model, (dead, other) = Model(0), processes
-    dead.dies = signal.SIGKILL
-    broken = asyncio.Event()
-
-    class Late(Process):
-        async def update(self, update: WeightUpdate, part: WeightUpdate) -> None:
-            try:
-                await dead.update(update, part)
-            finally:
-                await broken.wait()
-
-    class Hears(Worker):
-        async def update(self, update: WeightUpdate, part: WeightUpdate) -> None:
-            try:
-                await super().update(update, part)
-            except TransferBrokenError:
-                broken.set()
-                raise
-
-    hears = Hears(0)
-    workers = [hears, Late(1, dead.process), other]
-    await send(sender(timeout=NEVER), model, 1, workers)
-    assert same(model, hears.model)
-    assert [len(it.parts) for it in (hears, dead, other)] == [2, 1, 2]
 
 
 async def test_a_group_that_never_works_ends_the_run_with_the_reason() -> None:
@@ -259,17 +199,6 @@ async def test_a_group_that_never_works_ends_the_run_with_the_reason() -> None:
     with pytest.raises(WorkerLostError, match="it couldn't be sent the weights: the store can't be reached"):
         async with broadcast.send_to_one(update) as part:
             await worker.update(update, part)
-
-
-async def test_no_wait_is_longer_than_the_limit() -> None:
-    """Neither the trainer's for a worker that takes no weights, nor a worker's for a trainer that doesn't begin."""
-    worker = Worker(0)
-
-    broadcast = sender(timeout=0.3)
-    update = await broadcast.publish(Weights(Model(0), 1), 1)
-    async with broadcast.transfer(update, 2) as (parts, _):  # The second one never comes.
-        with pytest.raises(TransferBrokenError):  # One's own limit, or the store that the other closed at its.
-            await worker.update(update, parts[0])
 
 
 async def test_a_broken_transfer_leaves_the_weights_and_an_engine_is_held_while_they_are_written(

@@ -15,7 +15,7 @@ pytest.importorskip("ray", reason="needs ray: pip install 'toolrl[cluster]'")
 pytest.importorskip("toolrl_plugin_torch")
 
 import torch
-from broadcast_help import NEVER, Model, StandsStill, Weights, Worker, train
+from broadcast_help import Model, StandsStill, Weights, Worker, train
 
 from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import ConfigError, EngineError
@@ -24,7 +24,6 @@ from toolrl_plugin_ray.broadcast import WeightBroadcast
 from toolrl_plugin_ray.messages import WeightUpdate
 from toolrl_plugin_ray.rollout import backend
 from toolrl_plugin_ray.weights import BroadcastWeights, trained
-from toolrl_plugin_ray.worker_supervisor import WorkerLostError
 from toolrl_plugin_torch.probe import check_digests, digests
 from toolrl_plugin_torch.sharding.transfer import receive
 
@@ -108,30 +107,6 @@ async def test_weights_that_are_sent_stale_or_under_anothers_name_are_found(wron
     update = await broadcast.publish(Whole(model, 1, given), 1)
     with pytest.raises(EngineError, match=f"{1 if wrong == 'stale' else 2} of 10 tensors differ, '{one}' among them"):
         await broadcast.send(update, [holding(0)])  # type: ignore[list-item]
-
-
-async def test_an_engine_is_held_until_its_weights_are_whole_again() -> None:
-    model, worker, other = Model(0), holding(0), holding(1)
-
-    async def lost() -> None:
-        assert other.reached is None or len(other.parts) == 1
-        raise WorkerLostError("it was killed")
-
-    other.reached = lost
-    held: list[int] = []
-    broadcast = WeightBroadcast("127.0.0.1", timeout=NEVER, receivers=2)
-    inner = worker.update
-
-    async def noted(update: WeightUpdate, part: WeightUpdate) -> None:
-        held.append(worker.engine.held)  # type: ignore[attr-defined]
-        await inner(update, part)
-
-    worker.update = noted  # type: ignore[method-assign]
-    update = await broadcast.publish(Whole(model, 1), 1)
-    await broadcast.send(update, [worker, other])  # type: ignore[list-item]
-    assert held == [0, 1], "a broken transfer leaves it held"
-    assert worker.engine.held == 0  # type: ignore[attr-defined]
-    assert len(worker.engine.tensors) == 2  # type: ignore[attr-defined]
 
 
 def test_nccl_is_for_gpus_of_their_own() -> None:

@@ -141,20 +141,6 @@ def in_cluster(test: Any) -> Any:
 
 
 @in_cluster
-async def test_processes_share_a_limit_in_the_order_of_their_requests(cluster: FakeCluster) -> None:
-    crowd = Crowd()
-    async with cluster.process() as one, cluster.process() as two:
-        limiters = [await one.get("x", SPEC), await two.get("x", SPEC)]
-        tasks = []
-        for number in range(20):
-            tasks.append(asyncio.create_task(crowd.enter(limiters[number % 2], number)))
-            await asyncio.sleep(3 * DELAY)
-        await asyncio.gather(*tasks)
-    assert crowd.most == 2
-    assert crowd.served == list(range(20))
-
-
-@in_cluster
 async def test_cancelled_at_any_moment_nothing_is_left(cluster: FakeCluster) -> None:
     async with cluster.process() as process:
         limiter = await process.get("x", ONE)
@@ -267,16 +253,6 @@ async def test_other_limits_under_one_name_are_an_error_while_they_are_used(clus
         await (await two.get("x", SPEC)).acquire()
     async with cluster.process() as three:
         await (await three.get("x", LimitSpec(concurrency=3, lease=10))).acquire()
-
-
-@in_cluster
-async def test_a_permit_can_be_left_to_its_lease(cluster: FakeCluster) -> None:
-    async with cluster.process() as process:
-        limiter = await process.get("x", ONE)
-        (await limiter.acquire()).lease(30)
-        begin = asyncio.get_running_loop().time()
-        (await limiter.acquire()).release()
-        assert 30 <= asyncio.get_running_loop().time() - begin < 31
 
 
 @in_cluster

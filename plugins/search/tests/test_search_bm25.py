@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,12 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.errors import ConfigError, DataError
-from toolrl_plugin_search import bm25
+from toolrl.errors import DataError
 from toolrl_plugin_search.bm25 import Bm25Index
 from toolrl_plugin_search.bm25_build import MAX_WORD_CHARACTERS, build_bm25, words
-from toolrl_plugin_search.index import open_index
 from toolrl_plugin_search.passages import Passage
+from toolrl_plugin_search.retrievers import open_index
 
 Found = list[tuple[int, float]]
 
@@ -88,12 +86,6 @@ class TestWords:
     def test_total(self, text: str) -> None:
         assert all(0 < len(word) <= MAX_WORD_CHARACTERS for word in words(text))
 
-    @given(st.text(st.characters(codec="ascii")))
-    def test_words_are_themselves(self, text: str) -> None:
-        found = words(text)
-        assert words(" ".join(found)) == found
-        assert words(text + "é") in ([*found, "é"], [*found[:-1], *(word + "é" for word in found[-1:])])
-
 
 class TestExactness:
     @settings(max_examples=60, deadline=None)
@@ -133,14 +125,6 @@ class TestExactness:
         scores = {score for _, score in index.numbers("same words", 500)}
         assert len(scores) == 1
 
-    def test_a_search_leaves_nothing_for_the_next(self, tmp_path: Path) -> None:
-        texts = zipf_texts(500, 20, 400, seed=3)
-        index = build(texts, tmp_path / "index")
-        alone = {query: index.numbers(query, 5) for query in texts[:20]}
-        for query in reversed(texts[:20]):
-            assert index.numbers(query, 5) == alone[query]
-        assert all(not sums.any() for sums in index._sums)
-
     def test_threads(self, tmp_path: Path) -> None:
         texts = zipf_texts(800, 20, 600, seed=4)
         index = build(texts, tmp_path / "index")
@@ -158,31 +142,7 @@ class TestExactness:
         assert list(found.values()) == [alone] * 4
 
 
-class TestQueries:
-    def test_nothing_to_find(self, tmp_path: Path) -> None:
-        index = build(["a b", "b c"], tmp_path / "index")
-        assert index.numbers("", 3) == index.numbers("zzz !", 3) == index.numbers("a", 0) == []
-        assert index.search([], 3) == []
-
-    def test_a_query_of_very_many_words_is_bounded(self, tmp_path: Path) -> None:
-        index = build(["a b c"], tmp_path / "index")
-        late = " ".join(["a"] * bm25.MAX_QUERY_WORDS + ["b"])
-        assert index.numbers(late, 1) == index.numbers(" ".join(["a"] * bm25.MAX_QUERY_WORDS), 1)
-
-    def test_hits_are_passages(self, index_folder: Path) -> None:
-        (hits,) = Bm25Index(index_folder).search(["capital of Norway"], 2)
-        assert [hit.passage.id for hit in hits] == ["9", "10"]
-        assert hits[0].passage.title == "Oslo"
-        assert hits[0].passage.text == "Oslo is the capital of Norway."
-        assert hits[0].score > hits[1].score > 0
-
-
 class TestBuilding:
-    def test_a_corpus_without_words(self, tmp_path: Path) -> None:
-        index = build(["…", "!"], tmp_path / "index")
-        assert len(index) == 2
-        assert index.numbers("a", 3) == []
-
     def test_an_empty_corpus_leaves_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="no passages"):
             build_bm25([], tmp_path / "index")
@@ -200,16 +160,6 @@ class TestBuilding:
         assert [path.name for path in tmp_path.iterdir()] == ["index"]
         assert len(Bm25Index(tmp_path / "index").numbers("a", 1)) == 1
 
-    def test_what_is_there_stays(self, tmp_path: Path) -> None:
-        build(["a"], tmp_path / "index")
-        with pytest.raises(ConfigError, match="exists"):
-            build_bm25([Passage("0", "b")], tmp_path / "index")
-        (tmp_path / "mine").mkdir()
-        (tmp_path / "mine" / "file").write_text("x")
-        with pytest.raises(ConfigError, match="is no index"):
-            build_bm25([Passage("0", "b")], tmp_path / "mine", overwrite=True)
-        assert (tmp_path / "mine" / "file").read_text() == "x"
-
     def test_folders_that_hold_no_index(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="holds no index"):
             open_index(tmp_path)
@@ -224,28 +174,3 @@ class TestBuilding:
             manifest.write_text(json.dumps({**facts, **change}))
             with pytest.raises(DataError, match=message):
                 open_index(tmp_path / "index")
-        manifest.write_text(json.dumps(facts))
-        (tmp_path / "index" / "lists.weights.npy").write_bytes(b"")
-        with pytest.raises(DataError, match="isn't whole"):
-            open_index(tmp_path / "index")
-
-    @pytest.mark.parametrize("name", ["gone", "empty", "half", "of another"])
-    def test_an_index_that_is_torn_is_told_when_it_is_opened(self, tmp_path: Path, name: str) -> None:
-        texts = ["the quick brown fox", "the lazy dog", "the fox and the dog", "nothing of it"]
-        build(texts, tmp_path / "index")
-        build([*texts, "one more of the same kind"], tmp_path / "other")
-        for file in sorted((tmp_path / "index").iterdir()):
-            if name == "of another" and file.name.startswith("lists."):
-                continue  # Nothing is told by their sizes, which may be alike.
-            torn = tmp_path / "torn"
-            shutil.copytree(tmp_path / "index", torn)
-            whole = file.read_bytes()
-            if name == "gone":
-                (torn / file.name).unlink()
-            elif name == "of another":
-                shutil.copy(tmp_path / "other" / file.name, torn / file.name)
-            else:
-                (torn / file.name).write_bytes(b"" if name == "empty" else whole[: len(whole) // 2])
-            with pytest.raises(DataError):
-                open_index(torn)
-            shutil.rmtree(torn)

@@ -69,17 +69,6 @@ def test_the_rows_own_prompt(tmp_path: Path) -> None:
         read(written(tmp_path / "plain.jsonl", [{"question": "q", "answer": "a"}]), prompt="row")[0]
 
 
-def test_sources_and_limits(tmp_path: Path) -> None:
-    path = written(tmp_path / "train.jsonl", ROWS)
-    assert [read(path, data_source="nq")[n].extra["extra_info"]["index"] for n in range(2)] == [0, 2]
-    assert len(read(path, data_source=["nq", "hotpotqa"], limit=2)) == 2
-    assert len(read(path, limit=1)) == 1
-    with pytest.raises(DataError, match=r"there are hotpotqa, nq"):
-        read(path, data_source="popqa")
-    with pytest.raises(IndexError):
-        read(path, data_source="nq")[2]
-
-
 def test_plainer_rows(tmp_path: Path) -> None:
     rows = [{"Question": "When?", "Answer": 1999}, {"question": "Who?", "answer": ["a", "b"]}]
     first, second = written(tmp_path / "a.json", rows[:1]), written(tmp_path / "b.jsonl", rows[1:])

@@ -53,21 +53,6 @@ def test_bad_rows_are_told_with_their_line(tmp_path: Path, line: str, message: s
     assert raised.value.where == f"{path}:2"
 
 
-def test_a_file_that_isnt_what_its_name_says(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl.gz"
-    path.write_bytes(b'{"contents": "plain"}\n')
-    with pytest.raises(DataError, match="can't be read"):
-        list(read_corpus([path]))
-    path.write_bytes(gzip.compress(b'{"contents": "a"}\n' * 1000)[:-20])
-    with pytest.raises(DataError, match="can't be read"):
-        list(read_corpus([path]))
-    packed = bytearray(gzip.compress(b'{"contents": "a"}\n' * 1000))
-    packed[10:14] = b"\xff" * 4  # where the compressed part begins
-    path.write_bytes(packed)
-    with pytest.raises(DataError, match="can't be read"):
-        list(read_corpus([path]))
-
-
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(rows=st.lists(st.tuples(st.text(), st.text()), max_size=8))
 def test_what_is_written_is_read(tmp_path: Path, rows: list[tuple[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""The reward `search_r1`: answers, F1, step rewards, and RLFactory's own formulas."""
+"""The reward `search_r1`: answers, F1and step rewards."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from toolrl.errors import RewardError
 from toolrl.types import CallError, CallRecord, Episode, Score, ToolCall, ToolResult
-from toolrl_plugin_search.answers import contains, exact_match, f1, last_answer, normalised
 from toolrl_plugin_search.options import SearchR1Options
-from toolrl_plugin_search.reward import SearchR1Reward, final_score
+from toolrl_plugin_search.reward import SearchR1Reward, exact_match, f1, last_answer, normalised
 from toolrl_testing import make_build_context, make_episode, make_task
 
 GOLDS = ["Johann Wolfgang von Goethe", "Goethe"]
@@ -62,8 +60,6 @@ class TestAnswers:
     def test_matches(self) -> None:
         assert exact_match("the goethe.", GOLDS)
         assert not exact_match("Goethe wrote it", GOLDS)
-        assert contains("it was Goethe who wrote it", GOLDS)
-        assert not contains("anything", ["The"])
         assert f1("von Goethe", GOLDS) == pytest.approx(2 / 3)
         assert f1("Johann von Goethe", GOLDS) == pytest.approx(2 * 3 / (3 + 4))
         assert f1("nobody", GOLDS) == 0
@@ -85,7 +81,6 @@ class TestAnswers:
 
     def test_many_tags_take_no_long_time(self) -> None:
         assert last_answer("<answer>" * 200_000) is None
-        assert final_score("<think>" * 200_000, GOLDS, 0.1) == pytest.approx(-0.15)
 
 
 class TestValue:
@@ -101,10 +96,9 @@ class TestValue:
         assert scored(right).metrics == {"correct": 1.0, "f1": 1.0, "answered": 1.0}
         assert scored(none).metrics == {"correct": 0.0, "f1": 0.0, "answered": 0.0}
 
-    def test_f1_and_contains(self) -> None:
+    def test_f1(self) -> None:
         close = episode("<answer>von Goethe</answer>")
         assert scored(close, score="f1").value == pytest.approx(2 / 3)
-        assert scored(close, score="contains").value == 1
         assert scored(close, score="f1").metrics["correct"] == 0
         assert scored(episode("<answer>no</answer>"), score="f1", wrong=-1).value == -1
 
@@ -143,54 +137,17 @@ class TestSteps:
         assert found.per_turn == pytest.approx({0: -0.05, 1: -0.1, 2: 0.0})
         assert scored(episode("a", calls={0: [GOOD]})).per_turn == {}
 
-    @pytest.mark.parametrize("compat", [None, "rlfactory"])
-    def test_an_answer_that_isnt_closed_is_no_call(self, compat: str | None) -> None:
+    def test_an_answer_that_isnt_closed_is_no_call(self) -> None:
         """RLFactory takes such a turn for an answer, which gets no step reward."""
         errors = [
             CallError("unclosed", "Not closed.", raw="<answer>Goe"),
             CallError("stray_close", "Closes nothing.", raw="</answer>"),
         ]
         records = [CallRecord(error, ToolResult("No.", error="malformed")) for error in errors]
-        found = scored(episode("a", "b", calls={0: records, 1: [GOOD, *records]}), step_factor=0.1, compat=compat)
+        found = scored(episode("a", "b", calls={0: records, 1: [GOOD, *records]}), step_factor=0.1)
         assert found.per_turn == pytest.approx({1: 0.1})
 
-    @pytest.mark.parametrize("compat", [None, "rlfactory"])
-    def test_calls_beside_an_answer_are_worth_nothing(self, compat: str | None) -> None:
+    def test_calls_beside_an_answer_are_worth_nothing(self) -> None:
         turns = {0: [GOOD], 1: [GOOD, bad("unclosed")]}
-        found = scored(episode("a", "<answer>Goethe</answer>", calls=turns), step_factor=0.1, compat=compat)
+        found = scored(episode("a", "<answer>Goethe</answer>", calls=turns), step_factor=0.1)
         assert found.per_turn == pytest.approx({0: 0.1})
-
-    def test_rlfactory(self) -> None:
-        turns = {
-            0: [GOOD],
-            1: [bad("invalid_json"), GOOD],
-            2: [GOOD, bad("invalid_json")],
-            3: [bad("stray_close")],
-            4: [GOOD, GOOD, bad("stray_close")],
-        }
-        found = scored(episode(*"abcde", calls=turns), step_factor=0.1, compat="rlfactory")
-        assert found.per_turn == pytest.approx({0: 0.1, 1: -0.05, 2: 0.1, 3: -0.1, 4: 0.1 / 3})
-
-    @pytest.mark.parametrize(
-        ("text", "expected"),
-        [
-            ("<answer>Goethe</answer>", 1.05),
-            ("<answer>no</answer>", 0.1),
-            ("no idea", -0.1 - 0.05),
-            ("<answer><answer>Goethe</answer>", 0.1 * -1),
-            ("<tool_call>{}</tool_call>" * 2 + "<answer>Goethe</answer>", 1.05),
-            ("<tool_call>{}</tool_call>" * 3 + "<answer>Goethe</answer>", 1.0),
-            ("<tool_call>{}</tool_call>" * 3 + "<answer>no</answer>", 0.0),
-            ("<tool_call>" + "<tool_call>{}</tool_call>" * 3 + "<answer>no</answer>", 0.1),
-            ("<think><answer>Goethe</answer></think><answer>no</answer>", 0.1),
-            ("<think><answer>Goethe</answer></think>no", -0.1 + 0.05),
-            ("<think></answer></think><answer>Goethe</answer>", 1 - 0.05),
-        ],
-    )
-    def test_rlfactorys_final_score(self, text: str, expected: float) -> None:
-        assert final_score(text, GOLDS, 0.1) == pytest.approx(expected)
-        assert scored(episode(text), step_factor=0.1, compat="rlfactory").value == pytest.approx(expected)
-
-    def test_options_that_would_do_nothing(self) -> None:
-        with pytest.raises(ValidationError, match="wrong does nothing"):
-            SearchR1Options(compat="rlfactory", wrong=0.5)

@@ -12,13 +12,14 @@ import pytest
 from pydantic import ValidationError
 
 from toolrl.config.tool_policy import PolicyOptions, RetryOptions
-from toolrl.errors import ConfigError, ToolsetError
+from toolrl.errors import ToolsetError
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.truncate import token_cut
 from toolrl.types import CallRecord, ToolCall, ToolResult
-from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient, read_result
+from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient
 from toolrl_plugin_search.options import SearchOptions
-from toolrl_plugin_search.passages import Hit
+from toolrl_plugin_search.passages import Hit, Passage
+from toolrl_plugin_search.retrievers import Retriever
 from toolrl_plugin_search.tool import MAX_QUERY_CHARS, NOTHING, SearchToolset, make_query_rag, make_search
 from toolrl_testing import FakeChatFormat, make_build_context, make_episode_context
 from toolrl_testing.http_stub import HttpReply, HttpStub
@@ -71,9 +72,6 @@ class TestOptions:
             ({}, "either `index`"),
             ({"index": "a", "url": "http://a"}, "either `index`"),
             ({"url": "ftp://a"}, "expected an address"),
-            ({"index": "a", "headers": {"a": "b"}}, "headers does nothing without url"),
-            ({"url": "http://a", "encoder": "x"}, "encoder does nothing without index"),
-            ({"index": "a", "topk": 21}, "above max_topk"),
         ],
     )
     def test_what_doesnt_fit(self, options: dict[str, Any], message: str) -> None:
@@ -110,10 +108,6 @@ class TestEmbedded:
         (found,) = answers(tool(index=str(index_folder)), arguments)
         assert found.error == "bad_arguments"
 
-    def test_an_encoder_for_a_bm25_index_is_told_at_the_start(self, index_folder: Path) -> None:
-        with pytest.raises(ConfigError, match="`encoder` does nothing"):
-            answers(tool(index=str(index_folder), encoder="e5"), {"query": "a"})
-
 
 class TestRemote:
     def test_a_call(self, stub: HttpStub) -> None:
@@ -126,7 +120,7 @@ class TestRemote:
 
     def test_calls_at_once_are_one_request(self, stub: HttpStub) -> None:
         calls = [{"query": f"q{number}", "topk": 1 + number % 3} for number in range(30)]
-        found = answers(tool(url=stub.url, max_batch=30, batch_wait=10, patience=None), *calls)
+        found = answers(tool(url=stub.url, max_batch=30, patience=None), *calls)
         assert [result.metrics["passages"] for result in found] == [call["topk"] for call in calls]
         assert all(f'"q{number}"' in result.text for number, result in enumerate(found))
         assert [len(request["queries"]) for request in stub.requests] == [30]
@@ -145,7 +139,7 @@ class TestRemote:
         stub.answer = lambda request: (
             HttpReply({"detail": "no such word"}, 422) if "bad" in request["queries"] else usual(request)
         )
-        made = tool(url=stub.url, max_batch=3, batch_wait=10, patience=None)
+        made = tool(url=stub.url, max_batch=3, patience=None)
         good, bad, other = answers(made, {"query": "a"}, {"query": "bad"}, {"query": "b"})
         assert (good.error, other.error) == (None, None)
         assert bad.error == "search_error"
@@ -157,12 +151,6 @@ class TestRemote:
         with pytest.raises(ToolsetError, match=f"HTTP {status}.*not here"):
             answers(tool(url=stub.url), {"query": "q"})
         assert len(stub.requests) == 1
-
-    def test_a_server_that_comes_up_late_is_waited_for(self, stub: HttpStub) -> None:
-        stub.script(HttpReply({}, 503), None)
-        (found,) = answers(tool(url=stub.url), {"query": "q"})
-        assert found.error is None
-        assert [request["queries"] for request in stub.requests] == [["test"], ["test"], ["q"]]
 
     def test_long_queries_are_cut_and_half_characters_replaced(self, stub: HttpStub) -> None:
         answers(tool(url=stub.url, patience=None), {"query": "\ud800" + "x" * 100_000})
@@ -181,10 +169,84 @@ class TestClient:
             with pytest.raises(RetrievalApiError, match="can't be read"):
                 ask(stub.url)
 
-    def test_documents_without_scores_or_with_title_and_text(self) -> None:
-        value = {"result": [[{"id": 5, "contents": "a"}, {"document": {"title": "T", "text": "x"}, "score": 2}]]}
-        (hits,) = read_result(value, 1)
-        assert [(hit.passage.id, hit.passage.contents, hit.score) for hit in hits] == [
-            ("5", "a", 0.0),
-            ("", "T\nx", 2.0),
-        ]
+
+class Recorder(Retriever):
+    """Finds each query itself; notes its batches, and waits where it is told to."""
+
+    def __init__(self, **bounds: Any) -> None:
+        super().__init__(**bounds)
+        self.batches: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.cancelled = 0
+        self.at_once = self.most_at_once = 0
+
+    async def start(self) -> None: ...
+
+    async def ask(self, query: str) -> str:
+        return (await self.search(query, 1))[0].passage.id
+
+    async def _find(self, queries: list[str], topk: int) -> list[list[Hit]]:
+        self.batches.append(queries)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.at_once -= 1
+        if "bad" in queries:
+            raise ValueError("all of them")
+        return [[Hit(Passage(query, query), 1.0)] * 2 for query in queries if query != "lost"]
+
+
+async def until(condition: Any) -> None:
+    """Go round the event loop until it holds."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+async def test_batches_are_bounded_in_size_and_number() -> None:
+    retriever = Recorder(max_batch=4, at_once=2)
+    retriever.gate.clear()
+    names = [str(number) for number in range(20)]
+    asked = [asyncio.ensure_future(retriever.ask(name)) for name in names]
+    await until(lambda: len(retriever.batches) == 2)
+    retriever.gate.set()
+    assert await asyncio.gather(*asked) == names
+    assert max(map(len, retriever.batches)) == 4
+    assert retriever.most_at_once == 2
+    assert sorted(name for batch in retriever.batches for name in batch) == sorted(names)
+    await retriever.stop()
+
+
+async def test_a_query_whose_caller_is_cancelled_before_its_batch_isnt_in_it() -> None:
+    before = asyncio.all_tasks()
+    retriever = Recorder(max_batch=2, at_once=1)
+    retriever.gate.clear()
+    one, two, three, four = (asyncio.ensure_future(retriever.ask(name)) for name in "0123")
+    await until(lambda: retriever.batches)
+    three.cancel()
+    one.cancel()
+    await until(one.done)
+    retriever.gate.set()
+    assert await asyncio.gather(two, four) == ["1", "3"]
+    assert retriever.batches == [["0", "1"], ["3"]]
+    await retriever.stop()
+    assert asyncio.all_tasks() == before
+
+
+async def test_stop_ends_what_runs() -> None:
+    before = asyncio.all_tasks()
+    retriever = Recorder(max_batch=1, at_once=1)
+    retriever.gate.clear()
+    asked = [asyncio.ensure_future(retriever.ask(name)) for name in "012"]
+    await until(lambda: retriever.batches)
+    await retriever.stop()
+    done = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(one, asyncio.CancelledError) for one in done)
+    assert retriever.cancelled == 1
+    assert asyncio.all_tasks() == before

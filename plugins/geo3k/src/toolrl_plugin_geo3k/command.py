@@ -64,11 +64,9 @@ def _there(source: Path, split: str) -> bool:
 
 def write(rows: JoinedRows, split: str, target: Path) -> None:
     """A split's rows as one parquet file."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise DataError("writing parquet needs pyarrow", hint="pip install 'toolrl[parquet]'") from error
+    import pyarrow
+    from pyarrow import parquet
+
     part = target.with_name(f".{target.name}.part")
     # The types of an example: a batch may hold no image, and no path.
     schema = pyarrow.Table.from_pylist([verl_row("", 0, "", "", [{"bytes": b"", "path": ""}])]).schema

@@ -38,12 +38,8 @@ class ArrowRows(FileRows):
 
     @cached_property
     def _table(self) -> Any:
-        try:
-            import pyarrow
-        except ImportError as error:
-            raise DataError(
-                f"{self.path} is an Arrow file, which needs pyarrow", hint="pip install 'toolrl[parquet]'"
-            ) from error
+        import pyarrow
+
         try:
             with pyarrow.memory_map(str(self.path)) as source:
                 return pyarrow.ipc.open_stream(source).read_all()

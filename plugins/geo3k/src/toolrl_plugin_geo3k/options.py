@@ -37,7 +37,6 @@ class Geo3kRewardOptions(GeometryJudgeOptions):
     format_score: float = Field(
         0.1, ge=0, le=1, description="The form's share of the reward; the answer's is what is left of 1."
     )
-    boxed: bool = Field(True, description=r"Only an answer in \boxed{…} counts; else the whole of the final turn.")
 
 
 class Geo3kDataOptions(BaseModel, extra="forbid"):

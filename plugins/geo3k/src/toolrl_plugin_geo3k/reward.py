@@ -31,8 +31,7 @@ class Geo3kReward:
         turn = episode.turns[-1] if episode.turns else None
         content = turn.content if turn is not None else ""
         boxed = BOXED.find(content)
-        answer = boxed if boxed is not None else "" if self._options.boxed else content
-        right = bool(answer.strip()) and await self._judge.right(answer, str(gold))
+        right = boxed is not None and bool(boxed.strip()) and await self._judge.right(boxed, str(gold))
         form = turn is not None and turn.reasoning is not None and boxed is not None
         share = self._options.format_score
         return Score(

@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from toolrl.errors import ConfigError
 from toolrl.types import ToolSpec
@@ -26,12 +26,8 @@ from toolrl_plugin_mcp.schemas import usable_schema
 MAX_NAME = 64
 MAX_TOOLS = 500
 """Each stands in every prompt, and has a schema that is checked."""
-MAX_DESCRIPTION = 20_000
-"""Characters. A longer description loses its end, with a note: it is part of every prompt."""
 _BAD = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger(__name__)
-
-What = Literal["tool", "list_resources", "read_resource"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,8 @@ class CatalogEntry:
 
     server: str
     tool: str
-    """Its name at the server; for a tool of this plugin's own, what it does."""
+    """Its name at the server."""
     spec: ToolSpec
-    what: What = "tool"
     pure: bool = False
     """By the config."""
     idempotent: bool = False
@@ -50,17 +45,8 @@ class CatalogEntry:
 
 
 @dataclass(frozen=True)
-class Listing:
-    """What one server has."""
-
-    tools: Sequence[Mapping[str, Any]] = ()
-    """As on the wire: `name`, `description`, `inputSchema`."""
-    has_resources: bool = False
-
-
-@dataclass(frozen=True)
 class McpCatalog:
-    """All tools by the names that the model knows. Frozen: an episode keeps the one that it began with."""
+    """All tools by the names that the model knows."""
 
     entries: Mapping[str, CatalogEntry] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -76,14 +62,17 @@ class McpCatalog:
         return name if name in self.entries else self.aliases.get(name)
 
 
-def make_catalog(listings: Mapping[str, Listing], options: McpOptions, where: str | None = None) -> McpCatalog:
-    """The tools of these servers. Raises ConfigError for names that clash and for patterns that fit nothing."""
+def make_catalog(
+    listed: Mapping[str, Sequence[Mapping[str, Any]]], options: McpOptions, where: str | None = None
+) -> McpCatalog:
+    """The tools that these servers list, as on the wire. Raises ConfigError for names that clash and for patterns that
+    fit nothing."""
     entries: dict[str, CatalogEntry] = {}
     unused = {*options.include, *options.exclude, *options.pure}
     offered = [
-        (server, tool, full_name(server, tool), what, raw)
-        for server, listing in listings.items()
-        for tool, what, raw in _tools(server, listing, options)
+        (server, tool, full_name(server, tool), raw)
+        for server, tools in listed.items()
+        for tool, raw in _by_name(server, tools).items()
     ]
     wanted = [one for one in offered if _wanted(one[1], one[2], options, unused)]
     if len(wanted) > MAX_TOOLS:
@@ -92,7 +81,7 @@ def make_catalog(listings: Mapping[str, Listing], options: McpOptions, where: st
             where=where,
             hint="Name those that the model needs with `include`.",
         )
-    for server, tool, full, what, raw in wanted:
+    for server, tool, full, raw in wanted:
         name = full if options.names == "full" else clean_name(tool)
         if name in entries:
             first = entries[name]
@@ -102,9 +91,9 @@ def make_catalog(listings: Mapping[str, Listing], options: McpOptions, where: st
                 hint=f"Leave one out with `exclude: [{json.dumps(tool)}]`, rename a server, or use `names: full`.",
             )
         spec, pure = _spec(name, server, tool, raw), _fits(tool, full, options.pure, unused)
-        entries[name] = CatalogEntry(server, tool, spec, what, pure, what != "tool" or _is_idempotent(raw))
+        entries[name] = CatalogEntry(server, tool, spec, pure, _is_idempotent(raw))
     if unused:
-        shown = ", ".join(full for _, _, full, _, _ in offered) or "none"
+        shown = ", ".join(full for _, _, full, _ in offered) or "none"
         raise ConfigError(f"no tool fits the pattern {sorted(unused)[0]!r}; there is {shown}", where=where)
     return McpCatalog(entries, _aliases(entries))
 
@@ -125,19 +114,13 @@ def clean_name(name: str) -> str:
     return cleaned
 
 
-def _tools(server: str, listing: Listing, options: McpOptions) -> Iterable[tuple[str, What, Mapping[str, Any]]]:
-    own: set[str] = set()
-    for raw in listing.tools:
+def _by_name(server: str, tools: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    own: dict[str, Mapping[str, Any]] = {}
+    for raw in tools:
         name = str(raw.get("name") or "")
-        if name in own:  # A call can't say which, so it is the server's first.
+        if own.setdefault(name, raw) is not raw:  # A call can't say which, so it is the server's first.
             _log.warning("the MCP server %r lists the tool %r twice: the first is taken", server, name)
-            continue
-        own.add(name)
-        yield name, "tool", raw
-    if options.resources and listing.has_resources:
-        for what, raw in _RESOURCE_TOOLS.items():
-            if what not in own:
-                yield what, what, raw
+    return own
 
 
 def _wanted(tool: str, full: str, options: McpOptions, unused: set[str]) -> bool:
@@ -169,32 +152,8 @@ def _aliases(entries: Mapping[str, CatalogEntry]) -> dict[str, str]:
 
 def _spec(name: str, server: str, tool: str, raw: Mapping[str, Any]) -> ToolSpec:
     description = str(raw.get("description") or raw.get("title") or "").strip()
-    if len(description) > MAX_DESCRIPTION:
-        left = len(description) - MAX_DESCRIPTION
-        description = f"{description[:MAX_DESCRIPTION]} [{left} characters left out]"
     return ToolSpec(
         name,
         description or f"The tool {tool} of {server}.",
-        usable_schema(raw.get("inputSchema"), _one_line(f"{server}: {tool}")),
+        usable_schema(raw.get("inputSchema"), f"{server}: {tool!r}"),
     )
-
-
-def _one_line(text: str) -> str:
-    """For the log: a name from outside may hold line breaks."""
-    return "".join(character if character.isprintable() else "?" for character in text)[:200]
-
-
-_RESOURCE_TOOLS: dict[What, Mapping[str, Any]] = {
-    "list_resources": {
-        "description": "Lists the resources that can be read: their URIs, and templates of URIs.",
-        "inputSchema": {"type": "object", "properties": {}},
-    },
-    "read_resource": {
-        "description": "Reads a resource by its URI.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"uri": {"type": "string", "description": "The URI, from list_resources."}},
-            "required": ["uri"],
-        },
-    },
-}

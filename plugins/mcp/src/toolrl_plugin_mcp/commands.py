@@ -27,7 +27,6 @@ class Tools(Command):
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
         _add_file(parser)
-        parser.add_argument("--resources", action="store_true", help="with the tools that the option `resources` adds")
         parser.add_argument("--json", action="store_true", help="print the tools as JSON, in the form that models get")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -35,7 +34,7 @@ class Tools(Command):
         return asyncio.run(self._run(args))
 
     async def _run(self, args: argparse.Namespace) -> int:
-        async with _session(args.file, resources=args.resources) as session:
+        async with _session(args.file) as session:
             specs = session.specs()
         if args.json:
             print(json.dumps([spec.as_function() for spec in specs], ensure_ascii=False, indent=2))
@@ -80,9 +79,9 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
 
 
 @asynccontextmanager
-async def _session(path: Path, *, resources: bool = True) -> AsyncIterator[Any]:
+async def _session(path: Path) -> AsyncIterator[Any]:
     """The servers of a file, started, and an episode with them."""
-    toolset = build(McpOptions(config=path, resources=resources), BuildContext(name="mcp"))
+    toolset = build(McpOptions(config=path), BuildContext(name="mcp"))
     await toolset.start()
     try:
         task = Task("mcp", ())

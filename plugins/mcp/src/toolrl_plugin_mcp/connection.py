@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,7 +28,6 @@ from mcp_types import CONNECTION_CLOSED
 
 from toolrl.errors import ToolError, ToolsetError, TransientToolError
 from toolrl.tools.cancellation import uninterrupted
-from toolrl_plugin_mcp.catalog import Listing
 from toolrl_plugin_mcp.http import WatchedClient
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.sdk import Link, connect, http_streams
@@ -64,8 +63,6 @@ class ServerSetup:
     options: McpOptions
     hide: Callable[[str], str]
     """Takes secrets out of messages."""
-    listed: Callable[[Listing], Awaitable[None]]
-    """Called with each new list of tools."""
     restarted: Callable[[], None]
     """Called when a lost connection works again."""
     endpoint: str
@@ -73,13 +70,13 @@ class ServerSetup:
 
     def connect(self, signals: LifeSignals) -> AbstractAsyncContextManager[Link]:
         """A new connection; it reports trouble by the signals."""
-        server, most = self.server, self.options.max_message_bytes
+        server = self.server
         if server.url is None:
             label = f"MCP server {self.name!r}"
-            return connect(stdio_streams(server, signals, hide=self.hide, label=label, max_bytes=most), signals)
+            return connect(stdio_streams(server, signals, hide=self.hide, label=label), signals)
         sse = server.transport == "sse"
-        client = WatchedClient(plain_values(server.headers), signals, sse=sse, max_bytes=most)
-        return connect(http_streams(server.url, client, sse=sse, max_bytes=most), signals)
+        client = WatchedClient(plain_values(server.headers), signals, sse=sse)
+        return connect(http_streams(server.url, client, sse=sse), signals)
 
 
 class McpConnection:
@@ -96,9 +93,10 @@ class McpConnection:
         """How often it was opened again."""
         self.in_flight = 0
         """Calls under way."""
+        self.tools: Sequence[Mapping[str, Any]] = ()
+        """What the server listed when it last started, as on the wire: `name`, `description`, `inputSchema`."""
         self._setup = setup
         self._changed = changed
-        self._listing: Listing | None = None
         self._link: Link | None = None
         """None where it isn't open."""
         self._signals: LifeSignals | None = None
@@ -175,7 +173,7 @@ class McpConnection:
             raise ToolError(self._setup.hide(message) or f"The server answered with the error {code}.") from None
         except asyncio.CancelledError:
             raise _lost_call(repeatable) from None  # By the end of the SDK's tasks: nothing else cancels it.
-        except ValueError as error:  # The SDK's check of what came.
+        except (ValueError, RuntimeError) as error:  # The SDK's check of what came.
             raise ToolError(
                 self._setup.hide(f"The server's answer can't be read: {_unreadable(error)}")[:500]
             ) from None
@@ -259,7 +257,7 @@ class McpConnection:
         """Open the connection, and close it when it is lost; in a task of its own, which the SDK may cancel."""
         try:
             async with self._setup.connect(signals) as link:
-                await self._list(link)
+                self.tools = await link.list_tools()
                 ready.set_result(link)
                 await asyncio.wait([signals.over])
         finally:
@@ -272,9 +270,8 @@ class McpConnection:
             signals.wake.clear()
             if signals.over.done():
                 return
-            # A changed list and a doubt have one remedy: to ask for the list.
             doubts = signals.doubts
-            probe = self._task(self._list(link))
+            probe = self._task(link.list_tools())
             seconds = self._setup.options.restart.probe_timeout
             await signals.wait_for(probe, seconds)
             if not probe.done():
@@ -289,12 +286,6 @@ class McpConnection:
             # The transport may be about to report why, in better words.
             await asyncio.wait([signals.over], timeout=REASON_SECONDS)
             signals.lost(in_words(error) if error is not None else "a request was cancelled")
-
-    async def _list(self, link: Link) -> None:
-        listing = Listing(await link.list_tools(), link.has_resources)
-        if listing != self._listing:
-            self._listing = listing
-            await self._setup.listed(listing)
 
 
 async def _end(life: asyncio.Task[None], seconds: float) -> BaseException | None:
@@ -313,7 +304,7 @@ def _lost_call(repeatable: bool) -> ToolError:
     )
 
 
-def _unreadable(error: ValueError) -> str:
+def _unreadable(error: Exception) -> str:
     """What is wrong with an answer, of pydantic's long words the first that count."""
     errors = getattr(error, "errors", None)
     if not callable(errors):

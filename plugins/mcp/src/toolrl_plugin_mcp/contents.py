@@ -25,6 +25,8 @@ from toolrl.types import Media, ToolResult
 from toolrl_common.images import read_image
 
 MAX_IMAGES = 16
+MAX_CHARS = 1_000_000
+"""Of a result, before the policy counts its tokens."""
 
 
 class _Image(NamedTuple):
@@ -33,9 +35,7 @@ class _Image(NamedTuple):
     """base64."""
 
 
-def read_result(
-    result: Mapping[str, Any], *, images: bool, max_chars: int, hide: Callable[[str], str] = str
-) -> ToolResult:
+def read_result(result: Mapping[str, Any], *, images: bool, hide: Callable[[str], str] = str) -> ToolResult:
     """The answer that a `CallToolResult`, as on the wire, is. Decodes images, so it belongs in a thread where there are
     any (`has_images`). Raises ToolError where the server says that the call failed."""
     texts: list[str] = []
@@ -56,22 +56,16 @@ def read_result(
     structured = result.get("structuredContent")
     if structured is not None and not texts and not media:
         texts.append(json.dumps(structured, ensure_ascii=False))
-    text = cut_middle("\n\n".join(texts), max_chars)
+    text = cut_middle("\n\n".join(texts), MAX_CHARS)
     if result.get("isError"):
         raise ToolError(hide(text) or "The tool failed and didn't say why.")
     return ToolResult(text, media=tuple(media))
 
 
-def read_resource_result(result: Mapping[str, Any], *, images: bool, max_chars: int) -> ToolResult:
-    """The answer that a `ReadResourceResult` is."""
-    contents = [{"type": "resource", "resource": item} for item in result.get("contents") or ()]
-    return read_result({"content": contents}, images=images, max_chars=max_chars)
-
-
 def has_images(result: Mapping[str, Any]) -> bool:
     """Whether reading the result means decoding."""
-    contents = [*(result.get("content") or ()), *(result.get("contents") or ())]
-    return any("data" in content or "blob" in (content.get("resource") or content) for content in contents)
+    contents = result.get("content") or ()
+    return any("data" in content or "blob" in (content.get("resource") or ()) for content in contents)
 
 
 def cut_middle(text: str, limit: int) -> str:

@@ -32,17 +32,9 @@ _log = logging.getLogger(__name__)
 
 
 def all_servers(options: McpOptions, where: str | None) -> dict[str, ServerOptions]:
-    """The servers of the options and of the file that they name. Raises ConfigError."""
-    servers = dict(options.servers)
-    if options.config is not None:
-        for name, server in read_servers(options.config, where).items():
-            if name in servers:
-                raise ConfigError(
-                    f"the server {name!r} stands in `servers` and in {options.config}",
-                    where=where,
-                    hint="Give one of them another name.",
-                )
-            servers[name] = server
+    """The servers of the file that the options name, and over them those of the options. Raises ConfigError."""
+    found = read_servers(options.config, where) if options.config is not None else {}
+    servers = {**found, **options.servers}
     if not servers:
         raise ConfigError(f"{options.config} names no server that is enabled", where=where)
     return servers
@@ -56,8 +48,6 @@ def read_servers(path: Path, where: str | None = None) -> dict[str, ServerOption
         raise ConfigError([f"{path}: {format_path(at)}: {problem}" for at, problem in done.missing.items()])
     servers: dict[str, ServerOptions] = {}
     for name, entry in _entries(done.tree, path):
-        if name in servers:
-            raise ConfigError(f"{path} names the server {name!r} twice", where=where, hint="Rename one of them.")
         if entry.get("disabled") is not True:
             servers[name] = _server(name, entry, path, sse_by_default=literal)
     return servers
@@ -68,33 +58,22 @@ def _tree(path: Path, literal: bool, where: str | None) -> Any:
         text = path.read_text("utf-8-sig")
         return ast.literal_eval(text.strip()) if literal else json.loads(text)
     except OSError as error:
-        problem = f" can't be read: {error.strerror or error}"
-        hint = f"A relative path starts at the folder that toolrl runs in, {Path.cwd()}."
-    except UnicodeDecodeError as error:
-        problem, hint = f" isn't UTF-8 text: {error}", None
-    except json.JSONDecodeError as error:
-        problem = f":{error.lineno}:{error.colno} isn't JSON: {error.msg}"
-        hint = "A Python literal has to be in a file called *.pydata."
+        raise ConfigError(f"{path} can't be read: {error.strerror or error}", where=where) from None
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         # The text of a SyntaxError quotes the line, which may hold a key.
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        problem = f"{line} isn't a {'Python literal' if literal else 'JSON text'}"
-        hint = "Expected [{'mcpServers': {'name': {'command': …, 'args': […]}}}]" if literal else None
-    raise ConfigError(f"{path}{problem}", where=where, hint=hint)
+        line = getattr(error, "lineno", None)
+        raise ConfigError(
+            f"{path}{f':{line}' if line else ''} isn't {'a Python literal' if literal else 'JSON'}",
+            where=where,
+            hint=None if literal else "A Python literal has to be in a file called *.pydata.",
+        ) from None
 
 
 def _entries(tree: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(name, entry) of every server. Raises ConfigError."""
-    items = tree if isinstance(tree, list) else [tree]
-    names = [item for item in items if isinstance(item, str) or _is_named(item)]
-    if names and len(names) == len(items):
-        raise ConfigError(
-            f"{path}: {names[0]!r} is the name of a tool and no MCP server",
-            hint="Name it under `tools:` instead, those of Qwen-Agent as {use: qwen_agent, options: {tools: […]}}.",
-        )
-    if names:
-        _log.info("%s: %d of its entries are tools of Qwen-Agent, and not for the toolset mcp", path, len(names))
-    for item in (item for item in items if item not in names):
+    for item in tree if isinstance(tree, list) else [tree]:
+        if isinstance(item, str) or (isinstance(item, dict) and "name" in item):
+            continue  # A tool of Qwen-Agent, which is not for the toolset `mcp`.
         servers = item.get("mcpServers", item.get("servers")) if isinstance(item, dict) else None
         if not isinstance(servers, dict):
             raise ConfigError(f"{path}: expected a mapping with the key 'mcpServers', whose value is a mapping by name")
@@ -102,10 +81,6 @@ def _entries(tree: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if not isinstance(name, str) or not isinstance(entry, dict):
                 raise ConfigError(f"{path}: mcpServers.{name}: expected a mapping with `command` or `url`")
             yield name, entry
-
-
-def _is_named(item: Any) -> bool:
-    return isinstance(item, dict) and "name" in item and item.keys().isdisjoint(("mcpServers", "servers"))
 
 
 def _server(name: str, entry: Mapping[str, Any], path: Path, *, sse_by_default: bool) -> ServerOptions:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
-from urllib.parse import urljoin
 
 import httpx2
 
-from toolrl_common.http_client import without_secrets
 from toolrl_plugin_mcp.signals import LifeSignals, in_words
 
 CONNECT_SECONDS = 10.0
@@ -21,14 +19,11 @@ READ_SECONDS = 3600.0
 """Without a byte on a stream. Few servers send something every now and then to keep one open, and how long a call may
 take is the policy's to say."""
 
-END_SECONDS = 2.0
-"""How long a server is asked to end its session."""
-
 
 class WatchedClient(httpx2.AsyncClient):
     """A client for the SDK's transports. It follows no redirect itself, so that no header goes to another host."""
 
-    def __init__(self, headers: Mapping[str, str], signals: LifeSignals, *, sse: bool, max_bytes: int) -> None:
+    def __init__(self, headers: Mapping[str, str], signals: LifeSignals, *, sse: bool) -> None:
         super().__init__(
             headers=headers,
             timeout=httpx2.Timeout(30.0, connect=CONNECT_SECONDS, read=READ_SECONDS),
@@ -36,37 +31,27 @@ class WatchedClient(httpx2.AsyncClient):
         )
         self._signals = signals
         self._sse = sse
-        self._max_bytes = max_bytes
 
     async def send(self, request: Any, **options: Any) -> Any:
-        if request.method == "DELETE":  # The end of a session; a server that hangs must not hold it up.
-            request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), END_SECONDS)
         stream = options.pop("stream", False)
         try:
             response = await super().send(request, stream=True, **options)
         except httpx2.TransportError as error:
             self._trouble(request, f"{request.method} failed: {in_words(error)}")
             raise
-        self._check_status(request, response)
-        events = response.headers.get("content-type", "").startswith("text/event-stream")
-        response.stream = _WatchedStream(response.stream, self._bytes(request, response.stream, events=events))
+        status = response.status_code
+        if status >= 300:
+            self._signals.refused(status)
+        # Streamable HTTP: 404 is a session that the server has forgotten; other 4xx are answers to one request.
+        if request.method == "POST" and (status >= 500 or status == 404 or (self._sse and status >= 400)):
+            self._trouble(request, f"the server answered with HTTP {status}")
+        response.stream = _WatchedStream(response.stream, self._bytes(request, response.stream))
         if not stream:
             try:
                 await response.aread()
             finally:
                 await response.aclose()
         return response
-
-    def _check_status(self, request: Any, response: Any) -> None:
-        status = response.status_code
-        if 300 <= status < 400:
-            address = without_secrets(urljoin(str(request.url), response.headers.get("location", "")))
-            self._signals.lost(f"the server redirects to {address:.200} (HTTP {status}): give that as `url`")
-        if status >= 400:
-            self._signals.refused(status)
-        # Streamable HTTP: 404 is a session that the server has forgotten; other 4xx are answers to one request.
-        if request.method == "POST" and (status >= 500 or status == 404 or (self._sse and status >= 400)):
-            self._trouble(request, f"the server answered with HTTP {status}")
 
     def _trouble(self, request: Any, reason: str) -> None:
         """With SSE a session is one stream and its POSTs, so the loss of either ends it. Streamable HTTP may go on."""
@@ -75,14 +60,10 @@ class WatchedClient(httpx2.AsyncClient):
         elif request.method != "DELETE":
             self._signals.doubt(reason)
 
-    async def _bytes(self, request: Any, stream: Any, *, events: bool) -> AsyncIterator[bytes]:
-        """A response's bytes; reports how they ended. The SDK bounds the size of each of its `events`."""
-        size = 0
+    async def _bytes(self, request: Any, stream: Any) -> AsyncIterator[bytes]:
+        """A response's bytes; reports how they ended."""
         try:
             async for chunk in stream:
-                size += len(chunk)
-                if size > self._max_bytes and not events:
-                    raise httpx2.ReadError(f"a message has more than {self._max_bytes} bytes (max_message_bytes)")
                 yield chunk
         except (httpx2.TransportError, OSError) as error:
             self._trouble(request, f"a response broke off: {in_words(error)}")

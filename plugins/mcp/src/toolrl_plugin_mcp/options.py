@@ -79,31 +79,12 @@ class McpOptions(BaseModel):
     max_sessions: int = Field(
         256, ge=1, description="With `session: episode`, how many episodes may have servers of their own at once."
     )
-    images: Literal["auto", "media", "note"] = Field(
-        "auto",
-        description="Images in results: `media` hands them to the model, `note` says in words that there was one, "
-        "`auto` hands them over where the model takes images.",
-    )
-    resources: bool = Field(
-        False,
-        description="Add the tools `list_resources` and `read_resource` for each server that has resources.",
-    )
     start_timeout: float = Field(
         60.0, gt=0, description="Seconds a server may take to start, to shake hands and to list its tools."
     )
     restart: RestartOptions = Field(
         default_factory=RestartOptions,
         description="What happens after a server's process ends or its connection breaks.",
-    )
-    max_result_chars: int = Field(
-        1_000_000,
-        ge=1000,
-        description="A longer text of a result loses its middle, before `policy.max_output_tokens` cuts it further.",
-    )
-    max_message_bytes: int = Field(
-        16 * 2**20,
-        ge=2**16,
-        description="A longer message of a server breaks its connection. Over SSE the limit is 1 MiB at most.",
     )
 
     def check_files(self) -> None:
@@ -116,8 +97,4 @@ class McpOptions(BaseModel):
     def _some_server(self) -> McpOptions:
         if not self.servers and self.config is None:
             raise ValueError("no server is named: give `servers`, or a file with them as `config`")
-        if self.session == "episode" and self.instances > 1:
-            raise ValueError(
-                "`instances` are of shared servers; with `session: episode` each episode has its own anyway"
-            )
         return self

@@ -21,6 +21,7 @@ _LOGGERS = (
     "mcp.client.client",
     "mcp.client.session",
     "mcp.client.sse",
+    "mcp.client.stdio",
     "mcp.client.streamable_http",
     "mcp.shared.jsonrpc_dispatcher",
     "mcp.shared.session",
@@ -43,12 +44,8 @@ class Secrets:
 
 
 class QuietLogs(logging.Filter):
-    """While a toolset runs: what the SDK and its HTTP library log goes to level debug, without secrets. The SDK logs
-    every lost connection with tracebacks of its inner tasks; the toolset says the same in one line."""
-
-    def __init__(self, secrets: Secrets) -> None:
-        super().__init__()
-        self._secrets = secrets
+    """While a toolset runs: drops what the SDK and its HTTP library log. It may hold secrets, and tracebacks of inner
+    tasks for every lost connection, of which the toolset says the same in one line."""
 
     def install(self) -> None:
         for name in _LOGGERS:
@@ -59,15 +56,7 @@ class QuietLogs(logging.Filter):
             logging.getLogger(name).removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
-            return False
-        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-        if record.exc_info is not None:
-            record.msg = f"{record.getMessage()}: {record.exc_info[1]}"
-            record.args = None
-            record.exc_info = record.exc_text = None
-        record.msg, record.args = self._secrets.hide(record.getMessage()), None
-        return True
+        return False
 
 
 def _forms(value: str) -> Iterable[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from toolrl.errors import ToolsetError, ToolUnavailableError, TransientToolError
@@ -12,8 +12,6 @@ from toolrl_plugin_mcp.connection import McpConnection, NotRunError, ServerSetup
 from toolrl_plugin_mcp.sdk import Link
 
 T = TypeVar("T")
-STARTS_AT_ONCE = 4
-"""Instances of a server that start side by side: `npx` and its like are heavy."""
 TRIES = 3
 """How often a call that wasn't taken on is made again."""
 
@@ -30,16 +28,15 @@ class Server:
             McpConnection(f"MCP server {self.name!r}{label}", setup, self._change.set) for label in labels
         ]
 
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """What it listed when it started."""
+        return self.connections[0].tools
+
     async def start(self) -> None:
         """Open all connections; where one doesn't open, none stays open. Raises ToolsetError."""
-        places = asyncio.Semaphore(STARTS_AT_ONCE)
-
-        async def start(connection: McpConnection) -> None:
-            async with places:
-                await connection.start()
-
         try:
-            await all_of([start(connection) for connection in self.connections])
+            await all_of([connection.start() for connection in self.connections])
         except BaseException:
             await self.stop()
             raise

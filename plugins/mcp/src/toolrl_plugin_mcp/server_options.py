@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 Transport = Literal["stdio", "streamable-http", "sse"]
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-_HEADER_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?\Z")
 _TRANSPORTS: dict[str, Transport] = {
     "stdio": "stdio",
     "http": "streamable-http",
@@ -54,34 +51,10 @@ class ServerOptions(BaseModel):
             return _TRANSPORTS.get(value.lower().replace("-", "").replace("_", ""), value)
         return value
 
-    @field_validator("url")
-    @classmethod
-    def _over_http(cls, value: str | None) -> str | None:
-        if value is not None and re.match(r"(?i)https?://[^/?#\s]", value) is None:
-            raise ValueError("a url begins with http:// or https:// and a host")
-        return value
-
-    @field_validator("headers")
-    @classmethod
-    def _sendable(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        for name, secret in value.items():
-            if not _HEADER_NAME.match(name):
-                raise ValueError(f"{name!r:.80} is no name of a header")
-            if not _HEADER_VALUE.match(secret.get_secret_value()):
-                raise ValueError(
-                    f"the header {name!r} begins or ends with a blank, or holds a line break or what isn't ASCII; a "
-                    "key that was read from a file often ends with a line break"
-                )
-        return value
-
     @model_validator(mode="after")
     def _one_way(self) -> ServerOptions:
         if (self.command is None) == (self.url is None):
             raise ValueError("a server has either a command to start or a url, and this one has " + self._has())
-        if self.command is None and (self.args or self.env or self.cwd is not None):
-            raise ValueError("args, env and cwd belong to a command; a server with a url takes headers")
-        if self.url is None and self.headers:
-            raise ValueError("headers belong to a url; a server with a command takes env")
         if self.type is not None and (self.type == "stdio") != (self.url is None):
             raise ValueError(f"type {self.type} doesn't go with {'a url' if self.url else 'a command'}")
         return self

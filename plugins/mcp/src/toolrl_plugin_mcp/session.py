@@ -13,9 +13,9 @@ from toolrl.errors import ArgumentsError, ToolError, ToolsetError
 from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
-from toolrl_plugin_mcp.catalog import CatalogEntry, McpCatalog
+from toolrl_plugin_mcp.catalog import McpCatalog
 from toolrl_plugin_mcp.connection import ServerSetup
-from toolrl_plugin_mcp.contents import cut_middle, has_images, read_resource_result, read_result
+from toolrl_plugin_mcp.contents import has_images, read_result
 from toolrl_plugin_mcp.server import Server, all_of
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
@@ -101,7 +101,16 @@ class McpSession:
         check_sendable(call.arguments)
         servers = self._servers
         server = await servers.get(entry.server) if isinstance(servers, OwnServers) else servers[entry.server]
-        return await self._answer(entry, server, call.arguments)
+        result = await server.ask(
+            lambda link: link.call_tool(entry.tool, call.arguments), repeatable=entry.pure or entry.idempotent
+        )
+        setup, images = self._setups[entry.server], self._images
+
+        def read() -> ToolResult:
+            return read_result(result, images=images, hide=setup.hide)
+
+        # Decoding images takes long: not on the event loop.
+        return await POOL.submit(read) if images and has_images(result) else read()
 
     async def reward(self) -> float | None:
         """None. Raises ToolsetError where a server of the episode didn't start: no model should be trained on the
@@ -109,24 +118,6 @@ class McpSession:
         if isinstance(self._servers, OwnServers) and self._servers.failure is not None:
             raise self._servers.failure
         return None
-
-    async def _answer(self, entry: CatalogEntry, server: Server, arguments: Mapping[str, Any]) -> ToolResult:
-        setup, images = self._setups[entry.server], self._images
-        limit = setup.options.max_result_chars
-        if entry.what == "list_resources":
-            return ToolResult(_resource_lines(await server.ask(lambda link: link.list_resources()), limit))
-        if entry.what == "read_resource":
-            uri = str(arguments.get("uri", ""))
-            resource = await server.ask(lambda link: link.read_resource(uri))
-            return await self._read(lambda: read_resource_result(resource, images=images, max_chars=limit), resource)
-        result = await server.ask(
-            lambda link: link.call_tool(entry.tool, arguments), repeatable=entry.pure or entry.idempotent
-        )
-        return await self._read(lambda: read_result(result, images=images, max_chars=limit, hide=setup.hide), result)
-
-    async def _read(self, read: Callable[[], ToolResult], result: Mapping[str, Any]) -> ToolResult:
-        """Decoding images takes long: not on the event loop."""
-        return await POOL.submit(read) if self._images and has_images(result) else read()
 
 
 def check_sendable(arguments: Mapping[str, Any]) -> None:
@@ -137,9 +128,3 @@ def check_sendable(arguments: Mapping[str, Any]) -> None:
         _JSON.dump_json({"params": {"arguments": arguments}})  # refuses halves of surrogate pairs, and what is too deep
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentsError(f"The arguments can't be sent as JSON: {error}.") from None
-
-
-def _resource_lines(resources: Sequence[Mapping[str, Any]], limit: int) -> str:
-    keys = ("uri", "uriTemplate", "name", "description", "mimeType")
-    lines = [json.dumps({key: item[key] for key in keys if item.get(key)}, ensure_ascii=False) for item in resources]
-    return cut_middle("\n".join(lines), limit) or "There are no resources."

@@ -7,28 +7,23 @@ from typing import Any
 
 from mcp import MCPError
 
-RELIST_SECONDS = 1.0
-"""From the notice that a list changed until it is asked for: a server may change its list all the time."""
-
 
 class LifeSignals:
     """Set by the transport and the calls of one life, read by its owner."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self.reason = ""
         """Why it is lost; empty while it isn't known to be."""
-        self.over: asyncio.Future[None] = self._loop.create_future()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when no answer will come any more."""
         self.wake = asyncio.Event()
-        """Set when there is something to look at: a loss, a doubt, a changed list."""
+        """Set when there is something to look at: a loss, or a doubt."""
         self.status = 0
         """Of the first HTTP response that was an error; 0 where there was none."""
         self.doubted = ""
         """Why it was first in doubt; empty where it never was."""
         self.doubts = 0
         """How many there are that no answer has dispelled."""
-        self._relist: asyncio.TimerHandle | None = None
 
     @property
     def good(self) -> bool:
@@ -50,11 +45,6 @@ class LifeSignals:
     def refused(self, status: int) -> None:
         """The first status counts: what follows is tried because of it."""
         self.status = self.status or status
-
-    def tools_changed(self) -> None:
-        """Its list is asked for again, soon."""
-        if self._relist is None or self._relist.when() <= self._loop.time():
-            self._relist = self._loop.call_later(RELIST_SECONDS, self.wake.set)
 
     def close(self) -> None:
         """No answer will come any more."""

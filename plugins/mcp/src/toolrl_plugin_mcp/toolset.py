@@ -2,26 +2,23 @@
 
     {use: mcp, options: {servers: {time: {command: python, args: [-m, mcp_server_time]}}}}
 
-What servers list when they start is the catalog. A later list takes effect for episodes that begin after it: in an
-episode nothing changes. Shared servers belong to the toolset; with `session: episode` each episode has its own, started
-by the first call of each server.
+What servers list when the run starts is the catalog of the whole run. Shared servers belong to the toolset; with
+`session: episode` each episode has its own, started by the first call of each server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
-from toolrl.errors import ConfigError, ToolsetError
+from toolrl.errors import ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL
 from toolrl.types import Task
 from toolrl_common.http_client import without_secrets
-from toolrl_plugin_mcp.catalog import Listing, McpCatalog, make_catalog
+from toolrl_plugin_mcp.catalog import McpCatalog, make_catalog
 from toolrl_plugin_mcp.connection import ServerSetup
 from toolrl_plugin_mcp.files import all_servers
 from toolrl_plugin_mcp.options import McpOptions
@@ -33,20 +30,12 @@ from toolrl_plugin_mcp.session import McpSession, OwnServers
 
 STARTS_AT_ONCE = 16
 """Servers of episodes that start side by side: a hundred that start at once are all late."""
-_log = logging.getLogger(__name__)
 
 
 def build(options: McpOptions, context: BuildContext) -> McpToolset:
     """The toolset with these options. Reads the file that they name, and starts nothing. Raises ConfigError."""
     where = context.where or None
-    images = options.images == "media" or (options.images == "auto" and context.processor is not None)
-    if images and not _has_pillow():
-        raise ConfigError(
-            "handing images to the model needs Pillow, which isn't installed",
-            where=where,
-            hint="pip install 'toolrl-plugin-mcp[images]', or set `images: note`.",
-        )
-    return McpToolset(options, all_servers(options, where), context, images=images)
+    return McpToolset(options, all_servers(options, where), context)
 
 
 def check() -> str:
@@ -57,25 +46,19 @@ def check() -> str:
 class McpToolset:
     """See the module's docstring."""
 
-    def __init__(
-        self, options: McpOptions, servers: Mapping[str, ServerOptions], context: BuildContext, *, images: bool
-    ) -> None:
-        """`images`: the model gets the images of results."""
+    def __init__(self, options: McpOptions, servers: Mapping[str, ServerOptions], context: BuildContext) -> None:
         self._name = context.name
         self._options = options
         self._where = context.where or None
         secrets = Secrets(servers.values())
-        self._logs = QuietLogs(secrets)
-        self._images = images
+        self._logs = QuietLogs()
+        self._images = context.processor is not None  # Then the model takes images.
         self._setups: dict[str, ServerSetup] = {}
         for name, given in servers.items():
             endpoint = without_secrets(given.url) if given.url else f"{context.where or context.name}.servers.{name}"
-            listed = partial(self._listed, name)
-            self._setups[name] = ServerSetup(name, given, options, secrets.hide, listed, context.restarted, endpoint)
-        self._listings: dict[str, Listing] = {}
+            self._setups[name] = ServerSetup(name, given, options, secrets.hide, context.restarted, endpoint)
         self._catalog: McpCatalog | None = None
         """None before `start` and after `stop`."""
-        self._making = asyncio.Lock()
         self._shared: dict[str, Server] = {}
         self._places = asyncio.Semaphore(options.max_sessions)
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
@@ -93,13 +76,13 @@ class McpToolset:
         """Start every server and list its tools. With `session: episode` they end again, until an episode calls them.
         Raises ToolsetError and ConfigError; then nothing stays behind."""
         self._logs.install()
-        self._listings.clear()
-        per_episode = self._options.session == "episode"
         self._shared = {name: Server(setup, self._options.instances) for name, setup in self._setups.items()}
         try:
             await all_of([server.start() for server in self._shared.values()])
-            await self._make_catalog()
-            if per_episode:
+            listed = {name: server.tools for name, server in self._shared.items()}
+            # Checking schemas takes time.
+            self._catalog = await POOL.submit(make_catalog, listed, self._options, self._where)
+            if self._options.session == "episode":
                 await self._stop_shared()
         except BaseException:
             await self.stop()
@@ -135,30 +118,3 @@ class McpToolset:
     async def _stop_shared(self) -> None:
         servers, self._shared = self._shared, {}
         await uninterrupted(all_of([server.stop() for server in servers.values()]))
-
-    async def _make_catalog(self) -> None:
-        """Of what the servers have listed, in the order of the config. Raises ConfigError."""
-        async with self._making:  # The last one made is of the latest lists.
-            ordered = {server: self._listings[server] for server in self._setups}
-            # Checking schemas takes time.
-            self._catalog = await POOL.submit(make_catalog, ordered, self._options, self._where)
-
-    async def _listed(self, name: str, listing: Listing) -> None:
-        """A server's list of tools; one that is new takes effect for the next episodes."""
-        if self._listings.get(name) == listing:
-            return
-        self._listings[name] = listing
-        if self._catalog is None and not self._making.locked():
-            return  # `start` makes it of all lists.
-        try:
-            await self._make_catalog()
-        except ConfigError as error:
-            _log.error("the new tools of the MCP server %r can't be used, the old ones stay: %s", name, error)
-        else:
-            _log.info("the MCP server %r has new tools for the next episodes: %s", name, ", ".join(self.names() or ()))
-
-
-def _has_pillow() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("PIL") is not None

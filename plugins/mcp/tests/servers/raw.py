@@ -4,9 +4,8 @@
 
 Modes: `paged` lists its tools in pages of two; `endless` never ends its list; `noisy` prints what is no message between
 its messages; `mute` never answers; `early` ends at once; `nonsense` answers the handshake with nonsense; `future` asks
-for a protocol version that nobody knows; `deaf` stops to read after its list; `messy` lists tools that are described
-wrongly; `odd` lists tools with odd names and schemas; `resources` has resources; `bare` has no tools; `error` answers
-every call with a JSON-RPC error.
+for a protocol version that nobody knows; `odd` lists tools with odd names and schemas; `bare` has no tools; `error`
+answers every call with a JSON-RPC error.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NOTES: list[str] = []
 OBJECT = {"type": "object", "properties": {}}
 ODD = [
     {"name": "päivä/tänään", "description": "odd letters", "inputSchema": OBJECT},
-    {"name": "9 lives", "inputSchema": {"properties": {"n": {"type": "integer"}}}},
+    {"name": "9 lives", "inputSchema": {"type": "object", "properties": {"n": {"type": "integer"}}}},
     {"name": "long" * 40, "description": "long", "inputSchema": OBJECT},
     {"name": "broken", "description": "no schema", "inputSchema": {"type": "object", "properties": {"a": {"type": 7}}}},
     {
@@ -43,7 +42,6 @@ ODD = [
         },
     },
 ]
-MESSY: list[Any] = [None, [], {"properties": []}, {"required": "a"}, {"required": [1, "a"]}, {"$schema": 7}]
 
 
 def tool(name: str) -> dict[str, Any]:
@@ -53,17 +51,8 @@ def tool(name: str) -> dict[str, Any]:
 TOOLS = [tool(f"tool{number}") for number in range(5)] if MODES & {"paged", "endless"} else []
 if "odd" in MODES:
     TOOLS = ODD
-elif "messy" in MODES:
-    TOOLS = [
-        *map(tool, ("half", "verbatim", "echo", "echo")),
-        *({"name": f"schema{number}", "inputSchema": schema} for number, schema in enumerate(MESSY)),
-        {"name": "described", "description": 7, "title": [], "annotations": "x", "icons": 3, "execution": 3},
-        {"name": 7, "inputSchema": OBJECT},
-        {"inputSchema": OBJECT},
-        "no tool",
-    ]
 elif not TOOLS and "bare" not in MODES:
-    TOOLS = [tool(name) for name in ("echo", "slow", "crash", "note", "line", "pid", "split")]
+    TOOLS = [tool(name) for name in ("echo", "slow", "crash", "note", "pid", "split")]
     TOOLS[0]["inputSchema"] = {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}}
     TOOLS[1]["annotations"] = {"readOnlyHint": True}
 
@@ -87,8 +76,6 @@ def main() -> None:
             continue  # An answer, or a notification.
         if "mute" not in MODES:
             threading.Thread(target=handle, args=(message,), daemon=True).start()
-        if "deaf" in MODES and message["method"] == "tools/list":
-            time.sleep(600)
 
 
 def handle(message: dict[str, Any]) -> None:
@@ -105,7 +92,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
     if method == "initialize":
         if "nonsense" in MODES:
             return {"hello": "there"}
-        capabilities = {"tools": {"listChanged": True}} | ({"resources": {}} if "resources" in MODES else {})
+        capabilities = {"tools": {"listChanged": True}}
         version = "2999-01-01" if "future" in MODES else "2025-06-18"
         info = {"name": "raw", "version": "1"}
         return {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
@@ -113,8 +100,6 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return page(params.get("cursor"))
     if method == "tools/call":
         return call(params["name"], params.get("arguments") or {})
-    if "resources" in MODES and method.startswith("resources/"):
-        return resources(method, params)
     raise ValueError(f"no method {method}")
 
 
@@ -126,16 +111,6 @@ def page(cursor: str | None) -> dict[str, Any]:
     start = int(cursor or 0)
     following = {"nextCursor": str(start + 2)} if start + 2 < len(TOOLS) else {}
     return {"tools": TOOLS[start : start + 2], **following}
-
-
-def resources(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    if method == "resources/list":
-        return {"resources": [{"uri": "raw://a", "name": "a", "description": "the first"}]}
-    if method == "resources/templates/list":
-        return {"resourceTemplates": [{"uriTemplate": "raw://{name}", "name": "any"}]}
-    if params["uri"] == "raw://a":
-        return {"contents": [{"uri": "raw://a", "text": "A resource."}, {"uri": "raw://a", "blob": "AAEC"}]}
-    raise ValueError(f"no resource {params['uri']}")
 
 
 def text(value: Any) -> dict[str, Any]:
@@ -153,14 +128,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     elif name == "note":
         NOTES.append(str(arguments.get("text")))
         return text(", ".join(NOTES))
-    elif name == "line":
-        return text("y" * int(arguments["characters"]))
     elif name == "pid":
         return text(os.getpid())
-    elif name == "half":  # As of a server that cuts a text in the midst of a character.
-        return text("cut \ud83d")
-    elif name == "verbatim":
-        return arguments.get("result")  # type: ignore[return-value]
     elif name == "split":
         return {"content": [{"type": "text", "text": "no end"}], "isError": True}
     return text(json.dumps(arguments, ensure_ascii=False))

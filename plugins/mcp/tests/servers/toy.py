@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 from mcp import types
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import MCPServer
 
 DOT = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAIAAAADCAIAAAA2iEnWAAAAEElEQVR4nGP4z8AARAwQCgAf7gP9i18U1AAAAABJRU5ErkJggg=="
@@ -156,21 +156,6 @@ async def contents(kinds: list[str]) -> Any:
 async def weather(city: str) -> dict[str, Any]:
     """Structured data."""
     return {"city": city, "celsius": 21}
-
-
-@app.tool()
-async def learn(name: str, ctx: Context) -> str:
-    """Gives the server a tool more, and says so."""
-    app.add_tool(echo, name=name, description="Learned.")
-    await ctx.notify_tools_changed()
-    await ctx.session.send_tool_list_changed()
-    return f"learned {name}"
-
-
-@app.resource("toy://readme")
-def readme() -> str:
-    """A resource."""
-    return "Read me."
 
 
 if __name__ == "__main__":

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import textwrap
-from typing import Any
 
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Command, EpisodeContext
@@ -31,10 +29,6 @@ class Show(Command):
         parser.add_argument(
             "--mode", choices=("auto", "tools", "action", "text"), default="auto", help="the option `mode`"
         )
-        parser.add_argument("--field", help="the option `action.field`")
-        parser.add_argument("--reset", default="{}", metavar="JSON", help="arguments of the reset, as a JSON object")
-        parser.add_argument("--header", action="append", default=[], metavar="NAME:VALUE", help="an HTTP header")
-        parser.add_argument("--json", action="store_true", help="print it as JSON")
 
     def run(self, args: argparse.Namespace) -> int:
         """Reset an episode; print its tools and what a model would see first. 0, or raises what the start raises."""
@@ -50,10 +44,6 @@ class Show(Command):
                 opening = await opening_of(session)
         finally:
             await toolset.stop()
-        if args.json:
-            functions = [spec.as_function() for spec in specs]
-            print(json.dumps({"tools": functions, "opening": [it.content for it in opening]}, ensure_ascii=False))
-            return 0
         print("tools:" if specs else "no tools: what the model says is the action")
         for spec in specs:
             print(f"  {spec.name} {arguments_form(spec)}")
@@ -65,28 +55,8 @@ class Show(Command):
 
 
 def _options(args: argparse.Namespace) -> OpenEnvOptions:
+    place = "image" if args.image else "url"
     try:
-        reset: Any = json.loads(args.reset)
-    except ValueError as error:
-        raise ConfigError(f"the arguments of the reset aren't JSON: {error}", where=args.reset) from None
-    if not isinstance(reset, dict):
-        raise ConfigError("the arguments of the reset aren't a JSON object", where=args.reset)
-    headers = {}
-    for header in args.header:
-        name, colon, value = header.partition(":")
-        if not colon:
-            raise ConfigError("a header has the form NAME:VALUE", where="--header")
-        headers[name.strip()] = SecretStr(value.strip())
-    try:
-        return OpenEnvOptions.model_validate(
-            {
-                ("image" if args.image else "url"): args.url,
-                "mode": args.mode,
-                "action": {"field": args.field},
-                "reset": reset,
-                "headers": headers,
-                "start_timeout": 15,
-            }
-        )
+        return OpenEnvOptions.model_validate({place: args.url, "mode": args.mode, "start_timeout": 15})
     except ValidationError as error:
         raise ConfigError([f"{'.'.join(map(str, it['loc']))}: {it['msg']}" for it in error.errors()]) from None

@@ -1,16 +1,15 @@
 """One WebSocket to an OpenEnv server: a session of its own, in which messages are answered one after another.
 
-Answers carry no id, so they belong to messages by their order alone. A request that is given up (a time limit, a
-cancelled episode) leaves an answer that is still to come. The next request receives it first and passes it to `late`:
-no reward is lost or credited to the wrong step. A message that no request asked for ends the session, where it is there
-before the next request goes out. One request at a time; callers with several queue them.
+Answers carry no id, so they belong to messages by their order alone. So a request that is given up (a time limit, a
+cancelled episode) ends the session: no reward is credited to the wrong step. One request at a time; callers with
+several queue them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,7 @@ from toolrl.errors import ToolsetError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_openenv.wire import CAPACITY, CLOSE, FATAL, STATE, Answer, Failure, read_answer
 
+MAX_MESSAGE_BYTES = 100 * 2**20
 NOT_THERE = "Is the server running, and is `url` its address?"
 NO_WEBSOCKET = (
     "Something answers there, but gives no WebSocket: `url` is the address of an OpenEnv server, without `/ws`. One "
@@ -41,7 +41,7 @@ class FullError(ToolsetError):
 
 
 class SlowError(ToolsetError):
-    """No answer came in time. It may still come."""
+    """No answer came in time."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,6 @@ class Address:
     headers: Mapping[str, str] = field(default_factory=dict)
     connect_timeout: float = 10.0
     close_timeout: float = 10.0
-    max_message_bytes: int = 100 * 2**20
 
     @property
     def websocket(self) -> str:
@@ -95,15 +94,11 @@ class Address:
 
 
 class OpenEnvConnection:
-    """An open session. `late` is called with answers to requests that were given up."""
+    """An open session."""
 
     def __init__(self, socket: Any, address: Address) -> None:
-        self.late: Callable[[Answer], None] = lambda _: None
         self._socket = socket
         self._address = address
-        self._owed = 0
-        """Answers to requests that were given up, still to come."""
-        self._began = False
         self.lost: str | None = None
         """Why the connection is gone."""
 
@@ -113,17 +108,15 @@ class OpenEnvConnection:
             raise self._lose()
         try:
             async with asyncio.timeout(seconds):
-                while self._owed:
-                    self.late(await self._receive())
-                await self._refuse_unasked()
-                self._owed += 1  # From here on an answer may come, whatever happens to this request.
                 # Where the server has hung up, its last words may still be there to read: that it is full.
                 with suppress(ConnectionError, ConnectionClosed):
                     await self._socket.send(message)
-                answer = await self._receive()
+                answer = read_answer(await self._socket.recv())
         except TimeoutError:
-            raise SlowError(f"{self._address.shown} gave no answer within {seconds:g} s") from None
-        except LostError:
+            self.lost = f"no answer within {seconds:g} s"
+            raise SlowError(f"{self._address.shown} gave {self.lost}") from None
+        except asyncio.CancelledError:
+            self.lost = "a request was given up"
             raise
         except Exception as error:
             raise self._lose(error) from error
@@ -134,7 +127,7 @@ class OpenEnvConnection:
     async def close(self) -> None:
         """End the session and wait until the server has let go of it, for `close_timeout` seconds at most. A server
         that is still at work on a step reads nothing; there it is only hung up on."""
-        polite, self.lost = self.lost is None and not self._owed, self.lost or "it was closed"
+        polite, self.lost = self.lost is None, self.lost or "it was closed"
         try:
             if polite:
                 with suppress(Exception):
@@ -147,22 +140,6 @@ class OpenEnvConnection:
             self._socket.transport.abort()
             if not isinstance(error, Exception):
                 raise
-
-    async def _refuse_unasked(self) -> None:
-        began, self._began = self._began, True
-        with suppress(TimeoutError, ConnectionError, ConnectionClosed):
-            if began:  # Before, it is the word of a server that is full.
-                async with asyncio.timeout(0):
-                    raw = await self._socket.recv()
-                raise self._lose(RuntimeError(f"it sent what no request asked for: {raw[:200]!r}"))
-
-    async def _receive(self) -> Answer:
-        try:
-            raw = await self._socket.recv()
-        except Exception as error:
-            raise self._lose(error) from error
-        self._owed -= 1
-        return read_answer(raw)
 
     def _lose(self, error: Exception | None = None) -> LostError:
         self.lost = self.lost or self._address.hide(f"{type(error).__name__}: {error}"[:500])
@@ -178,7 +155,7 @@ async def connect(address: Address) -> OpenEnvConnection:
             additional_headers=dict(address.headers),
             open_timeout=address.connect_timeout,
             close_timeout=address.close_timeout,
-            max_size=address.max_message_bytes,
+            max_size=MAX_MESSAGE_BYTES,
             # An environment may keep its server's event loop busy for longer than any ping would wait.
             ping_interval=None,
             compression=None,

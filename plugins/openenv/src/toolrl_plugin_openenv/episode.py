@@ -15,24 +15,22 @@ from typing import Any
 from toolrl.errors import DataError, ToolsetError
 from toolrl.protocols import EpisodeContext
 from toolrl.types import Task
-from toolrl_plugin_openenv.connection import OpenEnvConnection, SlowError
+from toolrl_plugin_openenv.connection import OpenEnvConnection
 from toolrl_plugin_openenv.observations import at_path
 from toolrl_plugin_openenv.options import EpisodeOptions, OpenEnvOptions
 from toolrl_plugin_openenv.wire import (
     FATAL,
     INVALID,
     PROTOCOL,
-    Answer,
     Failure,
     Observed,
-    StateAnswer,
     reset_message,
     step_message,
 )
 
 
 class NotMadeError(Exception):
-    """A step that wasn't made: the episode is over, or what came before was given up. The message is for the model."""
+    """A step that wasn't made, as the episode is over. The message is for the model."""
 
 
 class EnvironmentEpisode(ABC):
@@ -45,12 +43,8 @@ class EnvironmentEpisode(ABC):
         self._arguments = arguments
         self._lock = asyncio.Lock()
         self._first: Observed | None = None
-        self._round = 0
-        """Grows with each step that is given up; steps that were queued before aren't made."""
         self._broken: ToolsetError | None = None
         self._last_reward: float | None = None
-        self._apart = 0.0
-        """Rewards of resets and of answers that came late, which belong to no turn that could still be credited."""
 
     @abstractmethod
     async def _reset(self, arguments: dict[str, Any]) -> Observed:
@@ -58,8 +52,8 @@ class EnvironmentEpisode(ABC):
 
     @abstractmethod
     async def _step(self, action: Any) -> Observed | Failure:
-        """Make a step. Raises SlowError where its answer may still come, ToolsetError where the episode is lost;
-        TypeError, ValueError where JSON can't hold the action."""
+        """Make a step. Raises ToolsetError where the episode is lost; TypeError, ValueError where JSON can't hold the
+        action."""
 
     async def begin(self) -> Observed:
         """Reset, the first time. Raises ToolsetError."""
@@ -67,26 +61,23 @@ class EnvironmentEpisode(ABC):
             return await self._begin()
 
     async def step(self, action: Any) -> Observed | Failure:
-        """Make a step. Raises NotMadeError, SlowError, ToolsetError; TypeError, ValueError where JSON can't hold it."""
-        round_ = self._round
+        """Make a step. Raises NotMadeError, ToolsetError; TypeError, ValueError where JSON can't hold it."""
         async with self._lock:
             await self._begin()
             if self.done:
                 raise NotMadeError("The episode is over. This didn't run.")
-            if round_ != self._round:
-                raise NotMadeError("This didn't run, as what came before it was given up after its time limit.")
             try:
                 answer = await self._step(action)
-            except SlowError:
-                self._round += 1
-                raise
             except ToolsetError as error:
                 self._broken = error
+                raise
+            except asyncio.CancelledError:
+                self._broken = ToolsetError("a step of the environment was given up")
                 raise
             if isinstance(answer, Failure):
                 self.done = self.done or answer.over
                 return answer
-            self.done = self.done or answer.done  # That of a late answer counts, too.
+            self.done = answer.done
             if answer.reward is not None:
                 self._last_reward = answer.reward
             return Observed(answer.observation, None if self._final else answer.reward, self.done)
@@ -95,7 +86,9 @@ class EnvironmentEpisode(ABC):
         """What no step was credited. Raises ToolsetError where the episode broke."""
         if self._broken is not None:
             raise self._broken
-        return self._last_reward if self._final else (self._apart or None)
+        if self._final:
+            return self._last_reward
+        return (self._first.reward or None) if self._first is not None else None  # A reset belongs to no turn.
 
     async def _begin(self) -> Observed:
         if self._broken is not None:
@@ -106,15 +99,8 @@ class EnvironmentEpisode(ABC):
             except ToolsetError as error:
                 self._broken = error
                 raise
-            self._late(self._first)
+            self._last_reward, self.done = self._first.reward, self._first.done
         return self._first
-
-    def _late(self, answer: Answer) -> None:
-        """Count what belongs to no step: a reset, and an answer to a step that was given up."""
-        if isinstance(answer, Observed):
-            self._last_reward = answer.reward if answer.reward is not None else self._last_reward
-            self._apart += answer.reward or 0.0
-            self.done = self.done or answer.done
 
 
 class OpenEnvEpisode(EnvironmentEpisode):
@@ -124,7 +110,6 @@ class OpenEnvEpisode(EnvironmentEpisode):
         super().__init__(options, arguments)
         self._options = options
         self._connection = connection
-        connection.late = self._late
 
     async def _reset(self, arguments: dict[str, Any]) -> Observed:
         try:
@@ -141,8 +126,6 @@ class OpenEnvEpisode(EnvironmentEpisode):
 
     async def _asked(self, message: str, seconds: float) -> Observed | Failure:
         answer = await self._connection.request(message, seconds)
-        if isinstance(answer, StateAnswer):
-            raise ToolsetError("the server answered with its state")
         if isinstance(answer, Failure) and answer.is_refusal:
             # No episode fails for what a model says: it is over as played.
             return Failure(INVALID, "the environment doesn't allow these values", over=True)
@@ -156,11 +139,9 @@ def reset_arguments(options: EpisodeOptions, name: str, run_seed: int, episode: 
     """The arguments of a reset. The later ones win: seed, `reset`, `reset_fields`, the task's `create_kwargs` under the
     toolset's `name`. Raises DataError where the task lacks a field."""
     task = episode.task
-    arguments: dict[str, Any] = {}
-    seed = _seed(options, run_seed, episode)
-    if seed is not None:
-        arguments["seed"] = seed
-    arguments.update(options.reset)
+    name_of_seed = f"{run_seed}/{task.id}".encode(errors="surrogatepass")
+    seed = int.from_bytes(hashlib.blake2b(name_of_seed, digest_size=4).digest(), "big") >> 1
+    arguments: dict[str, Any] = {"seed": seed, **options.reset}
     for argument, path in options.reset_fields.items():
         arguments[argument] = _of_task(task, path)
     for key in (name, name.rpartition("/")[2]):
@@ -171,22 +152,8 @@ def reset_arguments(options: EpisodeOptions, name: str, run_seed: int, episode: 
     return arguments
 
 
-def _seed(options: EpisodeOptions, run_seed: int, episode: EpisodeContext) -> int | None:
-    if options.seed == "task":
-        name = f"{run_seed}/{episode.task.id}".encode(errors="surrogatepass")
-        return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") >> 1
-    if options.seed == "episode":
-        return episode.random.getrandbits(31)
-    return options.seed
-
-
 def _of_task(task: Task, path: str) -> Any:
-    if path == "id":
-        return task.id
-    if path == "answer" or path.startswith("answer."):
-        value = task.answer if path == "answer" else at_path(task.answer, path.partition(".")[2])
-    else:
-        value = at_path(task.extra, path.removeprefix("extra."))
+    value = at_path({**task.extra, "extra": task.extra, "id": task.id, "answer": task.answer}, path)
     if value is None:
         raise DataError(
             f"task {task.id!r} has no value at {path!r}, which reset_fields asks for; its extra has: "

@@ -1,21 +1,27 @@
-"""A Gymnasium environment as data: resets and steps whose answers JSON can hold.
+"""A Gymnasium environment as data, in threads: resets and steps whose answers JSON can hold.
 
 Any object with `reset` and `step` will do. What they return is read as Gymnasium has it, `(observation, info)` and
-`(observation, reward, terminated, truncated, info)`; older forms, an observation alone and four values, too. Runs in a
-thread or in a worker process.
+`(observation, reward, terminated, truncated, info)`.
+
+A host has one environment at a time. A step that takes too long spoils its host: the thread is left to itself, and
+closes the environment when it comes back.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
+import logging
 import operator
 from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
-from toolrl.errors import ToolError
+from toolrl.errors import ToolError, ToolsetError, ToolUnavailableError
+from toolrl.tools.cancellation import Watch
+from toolrl.tools.threads import Job, Lane
 
-TARGET = "toolrl_plugin_openenv.gym_env:serve"
+_log = logging.getLogger(__name__)
 
 
 class GymEnv:
@@ -50,8 +56,7 @@ class GymEnv:
 
     def reset(self, seed: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """The first observation."""
-        got = self._env.reset(seed=seed, options=dict(options) or None)
-        observation = got[0] if isinstance(got, tuple) and len(got) == 2 else got
+        observation, _ = self._env.reset(seed=seed, options=dict(options) or None)
         return {"observation": self._shown(observation), "reward": None, "done": False}
 
     def step(self, action: Any) -> dict[str, Any]:
@@ -60,9 +65,8 @@ class GymEnv:
         action = _as_array(action, space)
         if hasattr(space, "contains") and not space.contains(action):
             raise ToolError(f"{action!r} isn't in {space}")
-        got = self._env.step(action)
-        observation, reward, *ends = got[:-1]
-        return {"observation": self._shown(observation), "reward": float(reward), "done": any(map(bool, ends))}
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        return {"observation": self._shown(observation), "reward": float(reward), "done": bool(terminated or truncated)}
 
     def close(self) -> dict[str, Any]:
         """Let go of the environment, if there is one."""
@@ -76,15 +80,6 @@ class GymEnv:
             drawn = self._env.render()
             observation = drawn.getvalue() if hasattr(drawn, "getvalue") else drawn
         return json.loads(json.dumps(observation, default=_plain, skipkeys=True))
-
-
-_env = GymEnv()
-"""In a worker process: its environment."""
-
-
-def serve(what: str, arguments: dict[str, Any]) -> str:
-    """In a worker process: call this method of its GymEnv. The answer is JSON."""
-    return json.dumps(getattr(_env, what)(**arguments))
 
 
 def _as_array(action: Any, space: Any) -> Any:
@@ -101,3 +96,52 @@ def _as_array(action: Any, space: Any) -> Any:
 def _plain(value: Any) -> Any:
     """What JSON can't hold: arrays and their scalars as lists and numbers, all else as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+class EnvError(Exception):
+    """The environment raised; the text says what."""
+
+
+class ThreadHost:
+    """An environment in this process. Its methods run in threads, one at a time."""
+
+    def __init__(self, lane: Lane) -> None:
+        """`lane` counts the threads that don't come back."""
+        self._lane = lane
+        self._env = GymEnv()
+        self.usable = True
+
+    async def do(self, what: str, arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Call this method of a GymEnv. Raises ToolError for what is no action, EnvError for what the environment
+        raises, ToolsetError where it takes too long."""
+        try:
+            # Where too many environments hang no more are begun; what is there can always be closed.
+            run = self._lane.submit if what == "close" else self._lane.call
+            job: Job[dict[str, Any]] = run(getattr(self._env, what), **arguments)
+        except ToolUnavailableError as error:
+            raise ToolsetError(error.message) from error
+        watch = Watch()
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(job)
+        except ToolError:
+            raise
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and not job.done():
+                self._leave(job)
+                raise ToolsetError(f"the environment gave no answer to {what} within {seconds:g} s") from None
+            if not watch.failed(error):
+                self._leave(job)
+                raise
+            raise EnvError(f"{type(error).__name__}: {error}") from error
+
+    def _leave(self, job: Job[Any]) -> None:
+        """A thread can't be stopped. Where it comes back, its environment is closed."""
+        self.usable = False
+        job.abandon()
+        job.when_ended(lambda: self._lane.submit(self._env.close).add_done_callback(_report_failure))
+
+
+def _report_failure(job: Job[Any]) -> None:
+    if not job.cancelled() and (error := job.exception()) is not None:
+        _log.warning("an environment couldn't be closed: %s", error)

@@ -3,7 +3,7 @@
     {use: gymnasium, options: {id: FrozenLake-v1, kwargs: {render_mode: ansi}, render: true,
                                action: {choices: [left, down, right, up]}}}
 
-Each episode has an environment of its own, in threads or in a process; the event loop never waits for one.
+Each episode has an environment of its own, in threads; the event loop never waits for one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
 from toolrl_plugin_openenv.actions import ActionReader
 from toolrl_plugin_openenv.episode import EnvironmentEpisode, reset_arguments
-from toolrl_plugin_openenv.gym_isolation import EnvError, Host, ProcessHost, ThreadHost
+from toolrl_plugin_openenv.gym_env import EnvError, ThreadHost
 from toolrl_plugin_openenv.observations import make_show
 from toolrl_plugin_openenv.options import GymnasiumOptions
 from toolrl_plugin_openenv.sessions import QueuedSession, TextSession
@@ -32,13 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def build(options: GymnasiumOptions, context: BuildContext) -> GymnasiumToolset:
-    """The toolset with these options; it makes nothing yet. Raises ConfigError where gymnasium is missing."""
-    if options.id is not None and importlib.util.find_spec("gymnasium") is None:
-        raise ConfigError(
-            f"the environment {options.id!r} needs gymnasium, which isn't installed",
-            where=context.where or None,
-            hint="pip install 'toolrl-plugin-openenv[gymnasium]', or name a class by `target`.",
-        )
+    """The toolset with these options; it makes nothing yet."""
     return GymnasiumToolset(options, context)
 
 
@@ -60,7 +54,6 @@ class GymnasiumToolset:
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
         self._lane = Lane(context.name, POOL)
         self._places = asyncio.Semaphore(options.max_sessions)
-        self._idle: list[Host] = []
         self._reader: ActionReader | None = None
 
     def names(self) -> Sequence[str]:
@@ -69,7 +62,7 @@ class GymnasiumToolset:
 
     async def start(self) -> None:
         """Make one environment, and see what actions it takes. Raises ToolsetError, ConfigError."""
-        host = self._host()
+        host = ThreadHost(self._lane)
         try:
             await host.do("make", self._options.environment, self._options.reset_timeout)
             described = await host.do("describe", {}, self._options.step_timeout)
@@ -78,7 +71,7 @@ class GymnasiumToolset:
                 f"the environment can't be made: {error}", where=self._context.name, hint="Check id, target and kwargs."
             ) from error
         finally:
-            await self._put_back(host)
+            await self._close(host)
         self._reader = self._action_reader(described)
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
@@ -86,9 +79,8 @@ class GymnasiumToolset:
         return QueuedSession(self._open(episode))
 
     async def stop(self) -> None:
-        """End the processes."""
-        idle, self._idle, self._reader = self._idle, [], None
-        await uninterrupted(asyncio.gather(*(host.end() for host in idle)))
+        """Forget what was made; the environments are closed already."""
+        self._reader = None
 
     @asynccontextmanager
     async def _open(self, episode: EpisodeContext) -> AsyncIterator[ToolSession]:
@@ -105,32 +97,21 @@ class GymnasiumToolset:
             ) from None
         try:
             arguments = reset_arguments(options, self._context.name, self._context.seed, episode)
-            play = GymEpisode(options, arguments, self._host)
+            host = ThreadHost(self._lane)
+            play = GymEpisode(options, arguments, host)
             try:
                 yield TextSession(play, self._show, reader, options.action.invalid_reward)
             finally:
-                if play.host is not None:
-                    await uninterrupted(self._put_back(play.host))
+                await uninterrupted(self._close(host))
         finally:
             self._places.release()
 
-    def _host(self) -> Host:
-        while self._idle:
-            host = self._idle.pop()
-            if host.usable:
-                return host
-        return ThreadHost(self._lane) if self._options.isolation == "thread" else ProcessHost()
-
-    async def _put_back(self, host: Host) -> None:
+    async def _close(self, host: ThreadHost) -> None:
         if host.usable:
             try:
                 await host.do("close", {}, self._options.step_timeout)
             except (EnvError, ToolsetError, ToolError) as error:
                 _log.warning("an environment couldn't be closed: %s", error)
-        if host.usable and self._reader is not None:
-            self._idle.append(host)
-        else:
-            await host.end()
 
     def _action_reader(self, described: Mapping[str, Any]) -> ActionReader:
         action, count = self._options.action, described.get("count")
@@ -146,16 +127,13 @@ class GymnasiumToolset:
 class GymEpisode(EnvironmentEpisode):
     """An episode in a Gymnasium environment."""
 
-    def __init__(self, options: GymnasiumOptions, arguments: dict[str, Any], take: Callable[[], Host]) -> None:
-        """`take` gives a host when the first one is needed."""
+    def __init__(self, options: GymnasiumOptions, arguments: dict[str, Any], host: ThreadHost) -> None:
         super().__init__(options, arguments)
-        self.host: Host | None = None
-        self._take = take
+        self._host = host
         self._options = options
 
     async def _reset(self, arguments: dict[str, Any]) -> Observed:
-        host, options = self._take(), self._options
-        self.host = host
+        host, options = self._host, self._options
         reset = {"seed": arguments.pop("seed", None), "options": arguments}
         try:
             await host.do("make", options.environment, options.reset_timeout)
@@ -164,13 +142,11 @@ class GymEpisode(EnvironmentEpisode):
             raise ToolsetError(f"the environment's reset failed: {error}") from error
 
     async def _step(self, action: Any) -> Observed | Failure:
-        host = self.host
-        assert host is not None
         try:
-            return read_observed(await host.do("step", {"action": action}, self._options.step_timeout))
+            return read_observed(await self._host.do("step", {"action": action}, self._options.step_timeout))
         except ToolError as error:
             return Failure(INVALID, error.message)
         except (EnvError, ValueError) as error:
-            if not host.usable:
+            if not self._host.usable:
                 raise ToolsetError(f"the environment is gone: {error}") from error
             return Failure("EXECUTION_ERROR", str(error))

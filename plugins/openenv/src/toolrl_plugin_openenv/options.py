@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from toolrl.config.frame import OldNames
 from toolrl_plugin_openenv.container import check_docker
@@ -38,26 +37,6 @@ class ActionOptions(BaseModel):
         None, description="The step reward of a turn that holds no valid action; the environment makes no step then."
     )
 
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                re.compile(value)
-            except re.error as error:
-                raise ValueError(f"is no regular expression: {error}") from None
-        return value
-
-    @field_validator("choices")
-    @classmethod
-    def _not_empty(cls, value: Any) -> Any:
-        names = [name.strip().casefold() for name in value or ()]
-        if value is not None and not names:
-            raise ValueError("needs at least one action")
-        if len(set(names)) < len(names):
-            raise ValueError("two actions have the same name, case and blanks left aside")
-        return value
-
 
 class EpisodeOptions(BaseModel):
     """What both toolsets have."""
@@ -80,14 +59,10 @@ class EpisodeOptions(BaseModel):
         description="`step`: each step's reward is credited to its turn. `final`: the last one that came is the reward "
         "of the whole episode, for environments whose reward is a score so far.",
     )
-    seed: Literal["task", "episode"] | int | None = Field(
-        "task",
-        description="What `reset` gets as seed: `task` the same for all episodes of a task, so that a group starts "
-        "from one state; `episode` another one each time; a number; None for no seed.",
-    )
     reset: dict[str, Any] = Field(
         default_factory=dict,
-        description="Further arguments of `reset`. A task adds its own by `tools_kwargs`, under the name of the tool "
+        description="Arguments of `reset`, over the `seed` that all episodes of a task have in common, so that a group "
+        "starts from one state. A task adds its own by `tools_kwargs`, under the name of the tool "
         "in the config, as `create_kwargs`.",
     )
     reset_fields: dict[str, str] = Field(
@@ -146,11 +121,8 @@ class OpenEnvOptions(EpisodeOptions):
         "arguments are the environment's action. `text`: what it says is the action, and the observation answers it. "
         "`auto`: tools where there are some, else text.",
     )
-    tool_name: str = Field("act", min_length=1, description="With `mode: action`, what the tool is called.")
-    tool_description: str | None = Field(
-        None,
-        min_length=1,
-        description="With `mode: action`, its description for the model; None takes the server's.",
+    tool_name: str = Field(
+        "act", pattern=r"\A[A-Za-z_][\w.-]{0,63}$", description="With `mode: action`, what the tool is called."
     )
     max_sessions: int = Field(
         256,
@@ -165,16 +137,11 @@ class OpenEnvOptions(EpisodeOptions):
         default_factory=ReconnectOptions,
         description="What happens where the server can't be reached, or a connection breaks.",
     )
-    max_message_bytes: int = Field(
-        100 * 2**20, ge=2**16, description="A longer message of the server breaks the connection."
-    )
 
     @model_validator(mode="after")
     def _one_server(self) -> OpenEnvOptions:
         if (self.url is None) == (self.image is None):
             raise ValueError("name the environment by either `url` or `image`")
-        if self.env_vars and self.image is None:
-            raise ValueError("`env_vars` are of a container: give its `image`")
         return self
 
     def check_files(self) -> None:
@@ -202,21 +169,12 @@ class GymnasiumOptions(EpisodeOptions):
         description="Show what `render()` gives after each step instead of the observation; with `kwargs: "
         "{render_mode: ansi}` a text.",
     )
-    isolation: Literal["thread", "process"] = Field(
-        "thread",
-        description="Where environments run. A step that hangs in a thread can't be stopped; a process can, and what "
-        "an environment breaks is broken there alone.",
-    )
-    max_sessions: int = Field(
-        64, ge=1, description="Environments at once, and processes; episodes wait, first come, first served."
-    )
+    max_sessions: int = Field(64, ge=1, description="Environments at once; episodes wait, first come, first served.")
 
     @model_validator(mode="after")
     def _one_environment(self) -> GymnasiumOptions:
         if (self.id is None) == (self.target is None):
             raise ValueError("name the environment by either `id` or `target`")
-        if self.action.field is not None or self.action.constants:
-            raise ValueError("`action.field` and `action.constants` are of openenv: a Gymnasium action is one value")
         return self
 
     @property

@@ -24,7 +24,7 @@ def toolrl_tools() -> Iterator[Component[Toolset]]:
     yield Component(
         "gymnasium",
         "toolrl_plugin_openenv.gym_toolset:build",
-        summary="A Gymnasium environment with text observations, in threads or processes.",
+        summary="A Gymnasium environment with text observations.",
         options="toolrl_plugin_openenv.options:GymnasiumOptions",
         check="toolrl_plugin_openenv.gym_toolset:check",
     )

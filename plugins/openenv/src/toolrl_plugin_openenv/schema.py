@@ -26,8 +26,6 @@ class Field:
     name: str
     kind: str | None
     """Its JSON Schema type, None for anything."""
-    choices: list[str] | None = None
-    """Where the schema lists its values."""
 
 
 async def action_schema(address: Address) -> dict[str, Any]:
@@ -60,27 +58,9 @@ def pick_field(schema: Mapping[str, Any], wanted: str | None, where: str | None)
             where=where,
             hint="Change `action.field`.",
         )
-    return _field(wanted, properties[wanted], schema.get("$defs") or schema.get("definitions") or {})
-
-
-def _field(name: str, part: Any, definitions: Mapping[str, Any]) -> Field:
-    part = _resolved(part, definitions)
-    for option in part.get("anyOf") or ():  # Optional[…]
-        option = _resolved(option, definitions)
-        if option.get("type") != "null":
-            part = {**part, **option}
-            break
-    kind, values = part.get("type"), part.get("enum")
-    choices = values if isinstance(values, list) and values and all(isinstance(it, str) for it in values) else None
-    return Field(name, kind if isinstance(kind, str) else None, choices)
-
-
-def _resolved(part: Any, definitions: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(part, dict):
-        return {}
-    reference = part.get("$ref")
-    found = definitions.get(reference.rpartition("/")[2]) if isinstance(reference, str) else None
-    return {**part, **found} if isinstance(found, dict) else part
+    part = properties[wanted]
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return Field(wanted, kind if isinstance(kind, str) else None)
 
 
 def _fetch(address: Address) -> dict[str, Any]:

@@ -7,12 +7,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl.errors import ToolError, ToolsetError, ToolTimeoutError
+from toolrl.errors import ToolError, ToolsetError
 from toolrl.protocols import Reply, ToolSession
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Message, ToolCall, ToolResult, ToolSpec, Turn
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
-from toolrl_plugin_openenv.connection import SlowError
 from toolrl_plugin_openenv.episode import EnvironmentEpisode, NotMadeError
 from toolrl_plugin_openenv.observations import Show, clean
 from toolrl_plugin_openenv.results import call_result, validation_text
@@ -143,7 +142,6 @@ class ToolsSession(EpisodeSession):
         self._catalog = catalog
         self._read = read
         self._specs = {spec.name: spec for spec in catalog.specs}
-        self._step_timeout = step_timeout
         self._traits = ToolTraits(timeout=step_timeout * QUEUED_STEPS, endpoint=endpoint, per_episode=True)
 
     def specs(self) -> Sequence[ToolSpec]:
@@ -163,11 +161,6 @@ class ToolsSession(EpisodeSession):
             answer = await self._play.step(action)
         except NotMadeError as error:
             return ToolResult(str(error), error="unavailable", done=self._play.done)
-        except SlowError as error:
-            raise ToolTimeoutError(
-                f"The tool {call.name!r} took too long: no answer within {self._step_timeout:g} s. It may have its "
-                "effect all the same: look before you call it again."
-            ) from error
         except ToolsetError as error:
             # The episode ends here, and fails when its reward is asked for.
             return ToolResult(f"The environment is gone: {error.message}.", error="unavailable", done=True)

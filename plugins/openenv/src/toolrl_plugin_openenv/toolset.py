@@ -23,7 +23,6 @@ import jsonschema
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
-from toolrl.tools.traits import check_tool_name
 from toolrl.tools.validation import compile_schema
 from toolrl.types import Task, ToolSpec
 from toolrl_plugin_openenv.actions import ActionReader
@@ -32,7 +31,7 @@ from toolrl_plugin_openenv.container import Container
 from toolrl_plugin_openenv.episode import EnvironmentEpisode, OpenEnvEpisode, reset_arguments
 from toolrl_plugin_openenv.observations import clean, make_show
 from toolrl_plugin_openenv.options import OpenEnvOptions
-from toolrl_plugin_openenv.schema import Field, SchemaError, action_schema, pick_field
+from toolrl_plugin_openenv.schema import action_schema, pick_field
 from toolrl_plugin_openenv.session_pool import SessionPool
 from toolrl_plugin_openenv.sessions import EnvironmentTools, QueuedSession, TextSession, ToolsSession
 from toolrl_plugin_openenv.wire import LIST_TOOLS, Failure, Observed, step_message
@@ -43,12 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def build(options: OpenEnvOptions, context: BuildContext) -> OpenEnvToolset:
-    """The toolset with these options; it connects when it starts. Raises ConfigError."""
-    if options.mode == "action":
-        try:
-            check_tool_name(options.tool_name)
-        except ValueError as error:
-            raise ConfigError(str(error), where=context.where or None, hint="Change `tool_name`.") from None
+    """The toolset with these options; it connects when it starts."""
     return OpenEnvToolset(options, context)
 
 
@@ -69,7 +63,6 @@ class OpenEnvToolset:
             {name: value.get_secret_value() for name, value in options.headers.items()},
             options.connect_timeout,
             options.close_timeout,
-            options.max_message_bytes,
         )
         self._container: Container | None = None
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
@@ -180,21 +173,13 @@ class OpenEnvToolset:
     async def _action_tool(self) -> EnvironmentTools:
         schema = await action_schema(self._address)
         said = str(schema.get("description") or "Take an action in the environment.")
-        spec = _spec(self._options.tool_name, self._options.tool_description or said, schema)
+        spec = _spec(self._options.tool_name, said, schema)
         return EnvironmentTools((spec,), {})
 
     async def _talk(self) -> Callable[[EnvironmentEpisode], ToolSession]:
         """Episodes are talks."""
         options = self._options.action
-        try:
-            field = pick_field(await action_schema(self._address), options.field, self._where)
-        except SchemaError as error:
-            if options.field is None:
-                error.hint = "Set `action.field` to the field that takes the text."
-                raise
-            field = Field(options.field, "string")
-        if options.choices is None and options.pattern is None and field.choices:
-            options = options.model_copy(update={"choices": field.choices})
+        field = pick_field(await action_schema(self._address), options.field, self._where)
         reader = ActionReader(options, field.kind)
         return lambda play: TextSession(
             play, self._show, reader, options.invalid_reward, lambda said: {**options.constants, field.name: said}

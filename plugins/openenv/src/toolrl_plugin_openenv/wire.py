@@ -54,14 +54,7 @@ class Failure:
         return self.code == "SESSION_ERROR" and _UNSAID.search(self.message) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class StateAnswer:
-    """The answer to a question for the state; it says that the session is there."""
-
-    data: Mapping[str, Any]
-
-
-Answer = Observed | Failure | StateAnswer
+Answer = Observed | Failure
 
 
 def reset_message(arguments: Mapping[str, Any]) -> str:
@@ -103,7 +96,7 @@ def read_answer(raw: str | bytes) -> Answer:
         except ValueError as error:
             return Failure(PROTOCOL, str(error))
     if kind == "state":
-        return StateAnswer(data)
+        return Observed(data)
     if kind == "error":
         return Failure(str(data.get("code") or "ERROR"), str(data.get("message") or "no reason was given"), data)
     return Failure(PROTOCOL, f"its answer is of type {str(kind)[:40]!r}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
+import threading
 from typing import Any
 
-from openenv_events import CLOSED, HOLD
+HOLD = threading.Event()
+"""Set to let hanging steps go."""
+CLOSED: list[int] = []
+"""Counts of environments that were closed."""
 
 
 class Counter:
@@ -26,13 +28,9 @@ class Counter:
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if action == "raise":
             raise KeyError("no such key")
-        if action == "exit":
-            os._exit(3)
         if action == "hang":
             while not HOLD.wait(0.05):
                 pass
-        if action == "sleep":
-            time.sleep(3600)
         if action == "print":
             print("noise", flush=True)
             sys.stderr.flush()
@@ -53,13 +51,3 @@ class Broken:
 
     def step(self, action: str) -> Any:
         raise RuntimeError("no step today")
-
-
-class OldStyle:
-    """The form of gym before 0.26: four values, and an observation alone."""
-
-    def reset(self, **_: Any) -> Any:
-        return [1, 2]
-
-    def step(self, action: str) -> Any:
-        return [3], 1, True, {}

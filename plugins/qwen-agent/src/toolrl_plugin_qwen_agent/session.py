@@ -16,15 +16,14 @@ from typing import Any, TypeVar
 from toolrl.errors import ArgumentsError, ToolsetError, ToolUnavailableError
 from toolrl.protocols import ToolSession
 from toolrl.tools.lifecycle import RELEASE_SECONDS
-from toolrl.tools.threads import POOL, Job, Lane, ThreadPool
+from toolrl.tools.threads import POOL, Job, Lane
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_common.user_classes import accepted
 from toolrl_plugin_qwen_agent.conversation import EpisodeConversation
-from toolrl_plugin_qwen_agent.failures import error_for_model
 from toolrl_plugin_qwen_agent.guards import guarded
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
-from toolrl_plugin_qwen_agent.results import as_answer, image_paths
+from toolrl_plugin_qwen_agent.results import as_answer, error_for_model, image_paths
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -56,8 +55,6 @@ class EpisodeTools(ToolSession):
         self._folder = folder
         self._images = images
         self._tools: dict[str, Any] = {}
-        self._threads: dict[str, ThreadPool] = {}
-        """Pools of one thread, where objects have their own."""
         self._turns: dict[str, asyncio.Lock] = {}
         self._stuck: set[str] = set()
         """Tools whose cancelled call still runs."""
@@ -70,20 +67,16 @@ class EpisodeTools(ToolSession):
         wanted = [name for name in self._kinds if self._task.tools is None or name in self._task.tools]
         settings = {name: self._kwargs(name, "create_kwargs") for name in wanted}
 
-        def make(names: Sequence[str]) -> None:
-            for name in names:
+        def make() -> None:
+            for name in wanted:
                 self._tools[name] = self._kinds[name].make(self._folder, settings[name])
 
         if not self._options.per_episode:
             if named := next(filter(settings.get, settings), None):
                 raise ToolsetError("create_kwargs need `instances: episode`", where=named)
             self._tools = dict(shared)
-        elif self._options.instances == "thread":
-            for name in wanted:
-                self._threads[name] = ThreadPool(1)
-                await self._run(self._threads[name].submit(make, [name]))
         else:
-            await self._run(POOL.submit(make, wanted))
+            await self._run(POOL.submit(make))
         self._turns = {name: asyncio.Lock() for name in wanted if self._options.per_episode}
         self._conversation = await self._run(POOL.submit(EpisodeConversation, self._task, self._folder / "prompt"))
 
@@ -116,8 +109,7 @@ class EpisodeTools(ToolSession):
             await lock.acquire()
             try:
                 kind.lane.check()
-                own = self._threads.get(call.name)
-                job = kind.lane.submit(work) if own is None else own.put(work, kind.lane)
+                job = kind.lane.submit(work)
             except BaseException:
                 lock.release()
                 raise
@@ -131,10 +123,6 @@ class EpisodeTools(ToolSession):
         """Wait some time for calls that were given up, let go of the tools, remove the folder."""
         if self._jobs:
             await asyncio.wait(self._jobs, timeout=RELEASE_SECONDS)
-        for name, thread in self._threads.items():
-            if name in self._tools:
-                await thread.submit(let_go, {name: self._tools.pop(name)}, None)
-            thread.close_idle()
         await POOL.submit(let_go, self._tools, self._folder, own=self._options.per_episode)
 
     async def _run(self, job: Job[T], name: str | None = None) -> T:

@@ -16,16 +16,11 @@ from toolrl.types import ToolSpec
 
 _TYPES = {
     "str": "string",
-    "text": "string",
     "int": "integer",
     "float": "number",
-    "double": "number",
     "bool": "boolean",
     "list": "array",
-    "tuple": "array",
     "dict": "object",
-    "map": "object",
-    "none": "null",
 }
 """What authors of the list form write, to JSON Schema's word."""
 _KNOWN = {"string", "integer", "number", "boolean", "array", "object", "null"}
@@ -80,9 +75,6 @@ def _type(given: Any) -> dict[str, Any]:
     if isinstance(given, str):
         word = _TYPES.get(given.lower(), given.lower())
         return {"type": word} if word in _KNOWN else {}
-    if isinstance(given, list):
-        words = list(dict.fromkeys(_TYPES.get(str(item).lower(), str(item).lower()) for item in given))
-        return {"type": words} if words and all(word in _KNOWN for word in words) else {}
     return {}
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import logging
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -23,18 +21,16 @@ from types import ModuleType
 from typing import Any
 
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
-from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
+from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
 from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
-from toolrl_common.other_plugins import build_of_plugin
 from toolrl_plugin_qwen_agent import library
 from toolrl_plugin_qwen_agent.guards import is_builtin, settle
 from toolrl_plugin_qwen_agent.options import QwenAgentOptions
 from toolrl_plugin_qwen_agent.session import EpisodeTools, ToolKind, let_go
 from toolrl_plugin_qwen_agent.specs import spec_of
 
-_log = logging.getLogger(__name__)
 FOLDER_SETTINGS = {"storage": "storage_root_path", "simple_doc_parser": "path", "doc_parser": "path",
                    "extract_doc_vocabulary": "path"}  # fmt: skip
 """Registered name to the setting of the tool's folder; of all others it is `work_dir`."""
@@ -53,23 +49,15 @@ class Entry:
     place: str
 
 
-def build(options: QwenAgentOptions, context: BuildContext) -> Any:
-    """The toolset with these options, and those of MCP servers. Imports and starts nothing. Raises ConfigError."""
+def build(options: QwenAgentOptions, context: BuildContext) -> QwenAgentToolset:
+    """The toolset with these options. Imports and starts nothing. Raises ConfigError."""
     base = f"{context.where or context.name}.options.tools"
     entries: list[Entry] = []
-    others: list[Toolset] = []
     for number, given in enumerate(options.entries):
-        place = f"{base}[{number}]"
-        if "mcpServers" in given:
-            others.append(_mcp_toolset(given["mcpServers"], context, place))
-        else:
-            rest = {key: value for key, value in given.items() if key not in ("name", "as")}
-            entries.append(Entry(given["name"], rest, given.get("as"), place))
-    if not entries:
-        return others
+        rest = {key: value for key, value in given.items() if key not in ("name", "as")}
+        entries.append(Entry(given["name"], rest, given.get("as"), f"{base}[{number}]"))
     library.require(context.where or None)
-    images = options.images == "media" or (options.images == "auto" and context.processor is not None)
-    return [QwenAgentToolset(entries, options, images=images), *others]
+    return QwenAgentToolset(entries, options, images=context.processor is not None)
 
 
 class QwenAgentToolset:
@@ -143,19 +131,12 @@ class QwenAgentToolset:
         assert self._module is not None
         assert self._base is not None
         cls = library.find_class(entry.name, self._module, entry.place)
-        interpreter = sys.modules[self._module.CodeInterpreter.__module__]
-        plain = is_builtin(cls, "CodeInterpreter") and not hasattr(interpreter, "_check_docker_availability")
-        if (plain or is_builtin(cls, "PythonExecutor")) and not self._options.unisolated:  # plain: before 0.0.32
+        if is_builtin(cls, "PythonExecutor") and not self._options.unisolated:
             raise ConfigError(
                 f"{cls.__name__} runs the model's code on this machine, with the rights of the run",
                 where=entry.place,
                 hint="Use the tool `python` of toolrl-plugin-python, or set `unisolated: true`.",
             )
-        own = cls.__module__.startswith("qwen_agent.")
-        lack = library.missing(entry.name, dict(entry.settings)) if own else ""
-        if lack:
-            hint = library.NEEDS[entry.name].hint or "See the README of toolrl-plugin-qwen-agent for what it needs."
-            raise ConfigError(f"the built-in tool {entry.name!r} lacks {lack}", where=entry.place, hint=hint)
         name = entry.shown or str(getattr(cls, "name", "")) or entry.name
         make = functools.partial(self._made, cls, entry, name)
         tool = make(self._base / "shared", {})
@@ -194,27 +175,3 @@ class QwenAgentToolset:
             ) from error
         settle(tool, own, given)
         return tool
-
-
-def _usual(server: Any, place: str) -> Any:
-    """A server's entry as others than Qwen-Agent read it: there an address without `type` is one of SSE."""
-    if not isinstance(server, Mapping):
-        return server
-    usual = dict(server)
-    if "url" in usual:
-        usual.setdefault("type", "sse")
-    if usual.pop("sse_read_timeout", None) is not None:
-        _log.warning("%s: sse_read_timeout isn't used; how long a call may take is `policy.timeout`", place)
-    return usual
-
-
-def _mcp_toolset(servers: Mapping[str, Any], context: BuildContext, place: str) -> Toolset:
-    """The servers of an entry, by the plugin `mcp`. Raises ConfigError."""
-
-    def missing(message: str) -> ConfigError:
-        hint = "pip install 'toolrl-plugin-qwen-agent[mcp]'"
-        return ConfigError(f"mcpServers needs the plugin 'mcp': {message}", where=place, hint=hint)
-
-    options = {"servers": {name: _usual(servers[name], place) for name in servers}}
-    built: Toolset = build_of_plugin("tools", "mcp/mcp", options, context, place, missing)
-    return built

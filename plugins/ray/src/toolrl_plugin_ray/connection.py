@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import ray
@@ -18,7 +18,6 @@ from ray.exceptions import RayError
 from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import ConfigError, first_line
 from toolrl.tools.cancellation import uninterrupted
-from toolrl_plugin_ray.placement import shown
 
 NAMESPACE = "toolrl"
 STORE_BYTES = 200 * 2**20
@@ -83,22 +82,10 @@ def own_address() -> str:
     return str(ray.util.get_node_ip_address())
 
 
-def reason_of_wait(wanted: Mapping[str, float]) -> str:
-    """Why a worker that asks for these resources may not have started yet."""
-    with suppress(RayError, OSError):
-        free = {key: value for key, value in ray.available_resources().items() if key in ("CPU", "GPU")}
-        return f" (it asks for {shown(wanted)}; free in the cluster: {shown(free)})"
-    return ""
-
-
 def death_reason(error: BaseException) -> str:
     """Why an actor died, from Ray's message."""
-    detail = str(error).partition("exit detail:")[2].partition("Some common causes")[0].strip()
-    lines = [line.strip() for line in (detail or str(error)).splitlines() if line.strip()]
-    if not detail:
-        words = ("exit", "died", "killed")
-        lines = [line for line in lines if any(word in line.lower() for word in words)] or lines
-    return (lines or [type(error).__name__])[0][:300].rstrip(".")
+    detail = str(error).partition("exit detail:")[2].strip().partition("\n")[0]
+    return (detail or first_line(error))[:300].rstrip(".")
 
 
 def _join(config: ClusterConfig) -> None:

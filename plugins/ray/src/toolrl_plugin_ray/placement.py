@@ -29,10 +29,9 @@ def check_room(config: ClusterConfig, nodes: Sequence[Mapping[str, Any]], own: s
         while room < count and any(_take(it, each) for it in free.values()):
             room += 1
         if room < count:
-            has = "; ".join(f"{node.get('NodeManagerAddress', 'a node')} has {_amounts(node, each)}" for node in nodes)
             raise ConfigError(
                 f"cluster.{option}: {count} workers with {shown(each)} each don't fit the Ray cluster, which has "
-                f"room for {room}{others} ({has})",
+                f"room for {room}{others}",
                 hint=f"Ask for fewer workers, or for less by cluster.{less}; or add nodes by "
                 "`ray start --address ADDRESS`.",
             )
@@ -55,10 +54,6 @@ def shown(amounts: Mapping[str, float]) -> str:
 
 def _wanted(amounts: Mapping[str, float]) -> dict[str, float]:
     return {name: amount for name, amount in amounts.items() if amount > 0}
-
-
-def _amounts(node: Mapping[str, Any], names: Mapping[str, float]) -> str:
-    return shown({name: node["Resources"].get(name, 0.0) for name in names})
 
 
 def _take(free: dict[str, float], wanted: Mapping[str, float]) -> bool:

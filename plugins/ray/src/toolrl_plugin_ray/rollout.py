@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,9 +20,9 @@ from toolrl.plugins.registry import load_registry
 from toolrl.protocols import WeightSource
 from toolrl.rollouts.source import FailurePolicy
 from toolrl_plugin_ray.broadcast import WeightBroadcast
-from toolrl_plugin_ray.connection import connected, death_reason, own_address, reason_of_wait
-from toolrl_plugin_ray.messages import KEPT_LINES, WorkerSpec
-from toolrl_plugin_ray.placement import check_room, rollout_resources
+from toolrl_plugin_ray.connection import connected, death_reason, own_address
+from toolrl_plugin_ray.messages import WorkerSpec
+from toolrl_plugin_ray.placement import check_room
 from toolrl_plugin_ray.rollout_worker import RolloutWorker
 from toolrl_plugin_ray.weights import receivers
 from toolrl_plugin_ray.worker_pool import WorkerPool
@@ -42,7 +41,7 @@ async def rollout_workers(
     """The pool, its workers started with `weights`; on leaving they are stopped. `spec` is the first worker's. Raises
     ConfigError."""
     config = spec.loaded.config
-    settings, resources = config.cluster, rollout_resources(config.cluster)
+    settings = config.cluster
     options = engine_options(load_registry(), config)
     device = str(pick_device(config.device))
 
@@ -51,7 +50,7 @@ async def rollout_workers(
 
     async with connected(settings, lambda: check_room(settings, [node for node in ray.nodes() if node["Alive"]])):
         pool = WorkerPool(
-            lambda number: spawn(settings, spec_of(number).log_path),
+            lambda number: spawn(settings),
             spec_of,
             WeightBroadcast(
                 own_address(),
@@ -65,7 +64,6 @@ async def rollout_workers(
             concurrency=config.rollout.concurrency,
             timeout=settings.worker_timeout,
             restarts=settings.worker_restarts,
-            reason_of_wait=lambda method: reason_of_wait(resources) if method == "start" else "",
         )
         try:
             await pool.start(weights, weights.version)
@@ -87,7 +85,7 @@ def backend(settings: ClusterConfig, device: str, receiving: int) -> Backend:
     return "nccl" if possible and settings.weight_backend != "gloo" else "gloo"
 
 
-def spawn(settings: ClusterConfig, log: Path, worker: type[RolloutWorker] = RolloutWorker) -> ActorHandle:
+def spawn(settings: ClusterConfig, worker: type[RolloutWorker] = RolloutWorker) -> ActorHandle:
     """Begin a rollout worker's process; Ray starts it when there are resources."""
     kind = ray.remote(worker).options(
         num_cpus=settings.worker_cpus,
@@ -98,15 +96,14 @@ def spawn(settings: ClusterConfig, log: Path, worker: type[RolloutWorker] = Roll
         max_restarts=0,
         max_task_retries=0,
     )
-    return ActorHandle(kind.remote(), log)
+    return ActorHandle(kind.remote())
 
 
 class ActorHandle:
     """A rollout worker's process."""
 
-    def __init__(self, actor: Any, log: Path) -> None:
+    def __init__(self, actor: Any) -> None:
         self._actor = actor
-        self._log = log
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of its RolloutWorker. Raises WorkerLostError, or what the method raised."""
@@ -122,11 +119,3 @@ class ActorHandle:
         """End the process at once; may be called again."""
         with suppress(Exception):
             ray.kill(self._actor, no_restart=True)
-
-    def output_tail(self) -> list[str]:
-        """The end of what the process printed, where it can be read from here."""
-        try:
-            text = self._log.read_text(errors="replace")
-        except OSError:
-            return []
-        return [line for line in text.splitlines() if line.strip()][-KEPT_LINES:]

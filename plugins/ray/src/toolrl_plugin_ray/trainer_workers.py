@@ -25,7 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from toolrl.config.cluster import ClusterConfig
 from toolrl.errors import RunStoppedError
-from toolrl_plugin_ray.connection import connected, death_reason, own_address, reason_of_wait
+from toolrl_plugin_ray.connection import connected, death_reason, own_address
 from toolrl_plugin_ray.messages import RankEnd, RankOrder
 from toolrl_plugin_ray.placement import check_room, trainer_resources
 from toolrl_plugin_ray.rank_host import RankHost
@@ -155,9 +155,8 @@ class _Attempt:
         except RayError as error:
             return RankEnd(None, death_reason(error))
         except TimeoutError:
-            why = reason_of_wait(trainer_resources(self._config))
             raise RunStoppedError(
-                f"trainer worker {rank} had no place after {self._config.worker_timeout:g} seconds{why}",
+                f"trainer worker {rank} had no place after {self._config.worker_timeout:g} seconds",
                 hint="Wait for others to end, or raise cluster.worker_timeout.",
             ) from None
         return None

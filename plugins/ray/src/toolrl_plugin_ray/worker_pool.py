@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pickle import loads
 from typing import TYPE_CHECKING, Any
 
-from toolrl.errors import RunStoppedError, ToolrlError
+from toolrl.errors import RunStoppedError
 from toolrl.protocols import WeightSource
 from toolrl.rollouts.environment import Limits
 from toolrl.rollouts.source import FailurePolicy
@@ -48,11 +48,9 @@ class WorkerPool:
         concurrency: int,
         timeout: float = 600.0,
         restarts: int = 3,
-        reason_of_wait: Callable[[str], str] = lambda method: "",
     ) -> None:
         """`spawn(number)` begins a worker's process and returns at once."""
         self.spec = spec
-        self.reason_of_wait = reason_of_wait
         self.broadcast = broadcast
         self._failures = failures
         self._concurrency = concurrency
@@ -162,7 +160,8 @@ class WorkerPool:
         while True:
             try:
                 worker = await self._free_worker(order)
-                return _unpacked(await worker.sample(order.key, packed), order)
+                group: Group = loads(await worker.sample(order.key, packed))
+                return group
             except WorkerLostError as error:
                 self._lost_groups, deaths = self._lost_groups + 1, deaths + 1
                 if deaths > self._restarts:
@@ -224,10 +223,8 @@ class WorkerPool:
         """A worker died."""
         self._lost_workers += 1
         _log.warning(
-            "rollout worker %d died (%s); %d of its groups start again on others. %s",
-            worker.number, reason, worker.interrupted, last_lines,
-        )  # fmt: skip
-        worker.interrupted = 0
+            "rollout worker %d died (%s); its groups start again on others. %s", worker.number, reason, last_lines
+        )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A worker can't be replaced any more: the run is over."""
@@ -248,17 +245,6 @@ class WorkerPool:
     def _check_broken(self) -> None:
         if self._broken is not None:
             raise self._broken
-
-
-def _unpacked(data: bytes, order: GroupOrder) -> Group:
-    try:
-        group: Group = loads(data)
-    except Exception as error:
-        raise ToolrlError(
-            f"the episodes of {order.name} can't be read here: {type(error).__name__}: {error}",
-            hint="Install on this machine what the workers have.",
-        ) from error
-    return group
 
 
 def _status(worker: WorkerSupervisor) -> dict[str, Any]:

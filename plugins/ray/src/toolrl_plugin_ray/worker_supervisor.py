@@ -49,8 +49,6 @@ class WorkerSupervisor:
     state: Literal["starting", "ready", "stopped"] = "starting"
     groups: dict[int, int] = field(default_factory=dict)
     """What it is sampling: by the orders' keys the episodes that haven't given their place back."""
-    interrupted: int = 0
-    """Groups that it was sampling when it died."""
     weights: WeightUpdate | None = None
     """The weights that it samples from."""
     process: Mapping[str, Any] = field(default_factory=dict)
@@ -107,7 +105,7 @@ class WorkerSupervisor:
     def _note_loss(self, handle: ActorHandle) -> None:
         handle.kill()
         if self.handle is handle and self.state == "ready":
-            self.state, self.interrupted = "starting", len(self.groups)
+            self.state = "starting"
 
     async def _answer(self, handle: ActorHandle, method: str, arguments: Sequence[Any], patience: float) -> Any:
         answer = asyncio.ensure_future(handle.call(method, *arguments))
@@ -115,8 +113,8 @@ class WorkerSupervisor:
         try:
             if not (await asyncio.wait([answer], timeout=first + patience))[0] and first < self.timeout:
                 _log.warning(
-                    "rollout worker %d hasn't answered %r for %g s%s; given up after %g s",
-                    self.number, method, first, self.owner.reason_of_wait(method), self.timeout,
+                    "rollout worker %d hasn't answered %r for %g s; given up after %g s",
+                    self.number, method, first, self.timeout,
                 )  # fmt: skip
                 await asyncio.wait([answer], timeout=self.timeout - first)
             if not answer.done():
@@ -146,9 +144,8 @@ class WorkerSupervisor:
 
     def last_lines(self) -> str:
         """The last lines of its log, for a message."""
-        printed = self.handle.output_tail() if self.handle is not None else ()
-        lines = list(printed or self.log)[-KEPT_LINES:]
-        return "\n".join(["its last log lines:", *(f"  | {line}" for line in lines)]) if lines else "it logged nothing"
+        lines = [f"  | {line}" for line in self.log]
+        return "\n".join(["its last log lines:", *lines]) if lines else "it logged nothing"
 
     async def _start(self) -> None:
         self.weights = None

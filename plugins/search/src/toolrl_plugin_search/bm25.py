@@ -69,8 +69,6 @@ class Bm25Index(Index):
         self._most = _mapped(folder / "words.best.npy")
         self._listed = _mapped(folder / "lists.passages.npy")
         self._weights = _mapped(folder / "lists.weights.npy")
-        self._sums: list[Array] = []
-        """Arrays of zeros that no search uses at the moment."""
 
     def search(self, queries: Sequence[str], topk: int) -> list[list[Hit]]:
         """The best passages of each query, the best first; at most `topk`, and none that shares no word with it."""
@@ -81,13 +79,7 @@ class Bm25Index(Index):
         terms = self._terms(query)
         if not terms or topk < 1:
             return []
-        try:
-            sums = self._sums.pop()
-        except IndexError:  # None is left, or another thread was first.
-            sums = np.zeros(len(self), dtype=np.float64)
-        found = _best(terms, sums, topk)
-        self._sums.append(sums)  # Not where that fails: some sums may not be zero then.
-        return found
+        return _best(terms, np.zeros(len(self), dtype=np.float64), topk)
 
     def _terms(self, query: str) -> list[_Term]:
         counts = Counter(words(query)[:MAX_QUERY_WORDS])
@@ -103,7 +95,7 @@ class Bm25Index(Index):
 
 
 def _best(terms: list[_Term], sums: Array, topk: int) -> list[tuple[int, float]]:
-    """The best passages. `sums` are zeros, and are so again afterwards."""
+    """The best passages. `sums` are zeros."""
     most = [term.most for term in terms]
     rest = [sum(most[place:]) + _ROUNDING * sum(most) for place in range(len(terms) + 1)]
     bar = 0.0

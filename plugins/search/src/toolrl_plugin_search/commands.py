@@ -18,44 +18,6 @@ if TYPE_CHECKING:
     from toolrl_plugin_search.passages import Hit
 
 
-def _between(kind: type[int] | type[float], least: float, most: float = sys.float_info.max) -> Any:
-    """Reads a number of an argument."""
-
-    def number(text: str) -> float:
-        value = kind(text)
-        if not least <= value <= most:
-            wanted = f"{least:g} or more" if most == sys.float_info.max else f"{least:g} to {most:g}"
-            raise argparse.ArgumentTypeError(f"{value}, expected {wanted}")
-        return value
-
-    return number
-
-
-_COUNT = _between(int, 1)
-_OF_KIND: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "k1": ("bm25", 0.9, {"type": _between(float, 0), "help": "how soon a word's repetition counts no more"}),
-    "b": ("bm25", 0.4, {"type": _between(float, 0, 1), "help": "how much a passage's length counts"}),
-    "encoder": ("dense", None, {"metavar": "FOLDER", "help": "a transformers model with its tokenizer"}),
-    "vectors": ("dense", None, {"metavar": "FILE", "help": "FAISS index with the passages' vectors, in their order"}),
-    "device": ("dense", "cpu", {"help": "where the encoder runs, cpu or cuda"}),
-    "batch-size": ("dense", 32, {"type": _COUNT, "help": "passages encoded together"}),
-    "max-tokens": ("dense", 256, {"type": _COUNT, "help": "tokens of a passage that count"}),
-    "query-prefix": ("dense", "query: ", {"help": "put before queries"}),
-    "passage-prefix": ("dense", "passage: ", {"help": "put before passages"}),
-}
-"""Arguments of `index` that are for one kind: the kind, the default, and what argparse needs."""
-
-
-def _settle(args: argparse.Namespace) -> None:
-    """Give arguments their defaults. Raises ConfigError for one that would do nothing."""
-    for name, (kind, default, _) in _OF_KIND.items():
-        field = name.replace("-", "_")
-        if getattr(args, field) is None:
-            setattr(args, field, default)
-        elif kind != args.kind:
-            raise ConfigError(f"--{name} does nothing for an index of the kind {args.kind}", hint=f"Add --kind {kind}.")
-
-
 class IndexCommand(Command):
     """A corpus to an index's folder."""
 
@@ -69,16 +31,26 @@ class IndexCommand(Command):
             help="where the index goes; passages are copied into it")  # fmt: skip
         add("--kind", choices=("bm25", "dense"), default="bm25", help="kind of index (default: %(default)s)")
         add("--overwrite", action="store_true", help="replace an index that is there")
-        for name, (kind, default, settings) in _OF_KIND.items():
-            shown = f" (default: {default!r})" if default is not None else ""
-            add(f"--{name}", **{**settings, "help": f"{kind}: {settings['help']}{shown}"})
+        bm25, dense = parser.add_argument_group("bm25"), parser.add_argument_group("dense")
+        add = bm25.add_argument
+        add("--k1", type=float, default=0.9,
+            help="how soon a word's repetition counts no more (default: %(default)s)")  # fmt: skip
+        add("--b", type=float, default=0.4,
+            help="how much a passage's length counts (default: %(default)s)")  # fmt: skip
+        add = dense.add_argument
+        add("--encoder", metavar="FOLDER", help="a transformers model with its tokenizer")
+        add("--vectors", metavar="FILE", help="FAISS index with the passages' vectors, in their order")
+        add("--device", default="cpu", help="where the encoder runs, cpu or cuda (default: %(default)s)")
+        add("--batch-size", type=int, default=32, help="passages encoded together (default: %(default)s)")
+        add("--max-tokens", type=int, default=256, help="tokens of a passage that count (default: %(default)s)")
+        add("--query-prefix", default="query: ", help="put before queries (default: %(default)r)")
+        add("--passage-prefix", default="passage: ", help="put before passages (default: %(default)r)")
 
     def run(self, args: argparse.Namespace) -> int:
         """Make the index; the exit status."""
         from toolrl.builtin.rows import find_files
         from toolrl_plugin_search.passages import read_corpus
 
-        _settle(args)
         corpus = read_corpus(find_files(args.corpus))
         begin = time.monotonic()
         if args.kind == "bm25":
@@ -96,8 +68,7 @@ class IndexCommand(Command):
 def _build_dense(corpus: Any, args: argparse.Namespace) -> int:
     if args.encoder is None:
         raise ConfigError("a dense index needs an encoder", hint="Add --encoder FOLDER, such as one of e5-base-v2.")
-    from toolrl_plugin_search.dense import FaissVectors, build_dense
-    from toolrl_plugin_search.encoder import Encoder
+    from toolrl_plugin_search.dense import Encoder, FaissVectors, build_dense
 
     vectors = FaissVectors(Path(args.vectors).expanduser()) if args.vectors is not None else None
     encoder = Encoder(args.encoder, device=args.device, max_tokens=args.max_tokens, batch_size=args.batch_size)
@@ -119,33 +90,26 @@ class ServeCommand(Command):
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
-        from toolrl_plugin_search.options import MAX_TOPK
-
         add = parser.add_argument
         add("index", type=Path, metavar="FOLDER", help="folder of an index")
         add("--host", default="127.0.0.1",
             help="address to listen on; anyone who connects can read the corpus (default: %(default)s)")  # fmt: skip
-        add("--port", type=_between(int, 0, 65535), default=8000, help="0 for any that is free (default: %(default)s)")
-        add("--topk", type=_between(int, 1, MAX_TOPK), default=3,
+        add("--port", type=int, default=8000, help="0 for any that is free (default: %(default)s)")
+        add("--topk", type=int, default=3,
             help="passages for a request that names no number (default: %(default)s)")  # fmt: skip
-        add("--workers", type=_COUNT, default=1, metavar="N",
+        add("--workers", type=int, default=1, metavar="N",
             help="batches that are searched at once (default: %(default)s)")  # fmt: skip
-        add("--max-batch", type=_COUNT, default=64, metavar="N", help="queries of a batch (default: %(default)s)")
-        add("--queue", type=_COUNT, default=8192, metavar="N",
-            help="queries under way at most; further requests are answered 503 (default: %(default)s)")  # fmt: skip
-        add("--max-request-mb", type=_COUNT, default=16, metavar="MB", help="size of a request (default: %(default)s)")
-        add("--grace", dest="grace_seconds", type=_between(float, 0), default=10.0, metavar="SECONDS",
-            help="how long requests may go on when the server stops (default: %(default)s)")  # fmt: skip
+        add("--max-batch", type=int, default=64, metavar="N", help="queries of a batch (default: %(default)s)")
         _add_encoder(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until SIGINT or SIGTERM; the exit status."""
         from toolrl_common.http_server import serve_until_stopped
-        from toolrl_plugin_search.index import open_index
+        from toolrl_plugin_search.retrievers import open_index
         from toolrl_plugin_search.server import RetrievalServer
 
         index = open_index(args.index, encoder=args.encoder, device=args.device)
-        names = ("host", "port", "topk", "workers", "max_batch", "queue", "max_request_mb", "grace_seconds")
+        names = ("host", "port", "topk", "workers", "max_batch")
         server = RetrievalServer(index, **{name: getattr(args, name) for name in names})
 
         def announce() -> None:
@@ -162,7 +126,7 @@ class QueryCommand(Command):
         add = parser.add_argument
         add("source", metavar="FOLDER|URL", help="folder of an index, or address of a retrieval server")
         add("query", help="what to look for")
-        add("--topk", type=_COUNT, default=3, help="passages to show (default: %(default)s)")
+        add("--topk", type=int, default=3, help="passages to show (default: %(default)s)")
         add("--json", action="store_true", help="print JSON, as a server answers")
         _add_encoder(parser)
 
@@ -179,16 +143,13 @@ class QueryCommand(Command):
 
 
 def _local(args: argparse.Namespace) -> list[Hit]:
-    from toolrl_plugin_search.index import open_index
+    from toolrl_plugin_search.retrievers import open_index
 
     return open_index(Path(args.source), encoder=args.encoder, device=args.device).search([args.query], args.topk)[0]
 
 
 def _remote(args: argparse.Namespace) -> list[Hit]:
     from toolrl_plugin_search.client import RetrievalClient
-
-    if args.encoder is not None or args.device is not None:
-        raise ConfigError("--encoder and --device do nothing with a server's address", hint="Leave them out.")
 
     async def ask() -> list[Hit]:
         try:

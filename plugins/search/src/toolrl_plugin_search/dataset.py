@@ -27,28 +27,13 @@ class SearchR1Data:
         """Raises DataError."""
         self._options = options
         files = [open_rows(file) for file in find_files(options.path, context.where)]
-        self._rows = JoinedRows(files, None if options.data_source is not None else options.limit)
-        self._places = self._chosen(context.where) if options.data_source is not None else range(len(self._rows))
+        self._rows = JoinedRows(files, options.limit)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> Task:
-        place = self._places[index]
-        return self._rows.read(place, lambda row: self._task(row, self._rows.name(place)))
-
-    def _chosen(self, where: str) -> Sequence[int]:
-        """The rows of the wanted sources."""
-        wanted = self._options.data_source
-        names = {wanted} if isinstance(wanted, str) else set(wanted or ())
-        sources = [str(self._rows[place].get("data_source")) for place in range(len(self._rows))]
-        chosen = [place for place, source in enumerate(sources) if source in names]
-        if not chosen:
-            there = ", ".join(sorted(set(sources))[:20])
-            raise DataError(
-                f"no row has one of the data sources {sorted(names)}; there are {there}", where=where or None
-            )
-        return chosen[: self._options.limit]
+        return self._rows.read(index, lambda row: self._task(row, self._rows.name(index)))
 
     def _task(self, row: Row, name: str) -> Task:
         options = self._options

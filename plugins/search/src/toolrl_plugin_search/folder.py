@@ -39,14 +39,13 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, kind: str, facts: Mapping[str, Any]) -> None:
-    """Last of all files, with their sizes: an index without it isn't whole."""
-    sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-    text = json.dumps({"format": FORMAT, "kind": kind, **facts, "bytes": sizes}, indent=2)
+    """Last of all files: an index without it isn't whole."""
+    text = json.dumps({"format": FORMAT, "kind": kind, **facts}, indent=2)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path, where: str | None = None) -> dict[str, Any]:
-    """What an index says of itself. Raises DataError where there is none that can be read, or a file isn't whole."""
+    """What an index says of itself. Raises DataError where there is none that can be read."""
     hint = "`toolrl search index CORPUS --out FOLDER` makes an index."
     try:
         facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -56,9 +55,4 @@ def read_manifest(folder: Path, where: str | None = None) -> dict[str, Any]:
         raise DataError(f"{folder / MANIFEST} can't be read: {error}", where=where, hint=hint) from None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise DataError(f"{folder} is no index of the form {FORMAT}", where=where, hint="Make it anew. " + hint)
-    for name, size in facts.get("bytes", {}).items():  # Older indexes have none.
-        file = folder / name
-        if not file.is_file() or file.stat().st_size != size:
-            again = "Make the index anew, or copy its folder again."
-            raise DataError(f"{file} isn't whole, or of another index: it hasn't {size} bytes", where=where, hint=again)
     return facts

@@ -48,14 +48,7 @@ class SearchOptions(BaseModel, extra="forbid"):
     max_passage_chars: int | None = Field(
         None, ge=1, description="A longer passage is cut to so many characters; null for no limit."
     )
-    description: str | None = Field(
-        None, min_length=1, description="The tool's description for the model; null for its own."
-    )
     max_batch: int = Field(64, ge=1, le=1024, description="Queries that go together at most.")
-    batch_wait: float = Field(
-        0.002, ge=0, le=10, description="Seconds that the first query of a batch waits for those of other episodes."
-    )
-    batches_at_once: int = Field(2, ge=1, le=256, description="Batches that are under way at once.")
     headers: dict[str, str] = Field(
         default_factory=dict, description="With `url`: HTTP headers, such as a key: `Authorization: ${SEARCH_KEY}`."
     )
@@ -80,22 +73,15 @@ class SearchOptions(BaseModel, extra="forbid"):
     def _fits_together(self) -> SearchOptions:
         if (self.index is None) == (self.url is None):
             raise ValueError("give either `index`, a folder, or `url`, a server's address")
-        idle = ("headers", "request_timeout", "patience") if self.url is None else ("encoder", "device")
-        given = [name for name in idle if name in self.model_fields_set]
-        if given:
-            raise ValueError(f"{given[0]} does nothing without {'url' if self.url is None else 'index'}")
-        if self.topk > self.max_topk:
-            raise ValueError(f"topk {self.topk} is above max_topk {self.max_topk}")
         return self
 
 
 class SearchR1Options(BaseModel, extra="forbid"):
     """Options of the reward `search_r1`."""
 
-    score: Literal["em", "f1", "contains"] = Field(
+    score: Literal["em", "f1"] = Field(
         "em",
-        description="em: 1 where the answer is one of the task's, normalised. f1: the best share of common words. "
-        "contains: 1 where one of the task's answers stands in it.",
+        description="em: 1 where the answer is one of the task's, normalised. f1: the best share of common words.",
     )
     correct: float = Field(1.0, description="Value of a score of 1; a score of 0.5 is worth half of it.")
     wrong: float = Field(0.0, description="Value of a wrong answer between the tags; Search-R1 calls it format score.")
@@ -107,20 +93,6 @@ class SearchR1Options(BaseModel, extra="forbid"):
         "read minus the share of those that couldn't, and minus a half of it where the first couldn't. 0 for none; "
         "RLFactory has 0.1.",
     )
-    compat: Literal["rlfactory"] | None = Field(
-        None,
-        description="rlfactory: its formulas as they are, with `step_factor` as factor: unreadable calls behind the "
-        "first count as good, and the form of the tags is part of the final reward. null: without that.",
-    )
-
-    @model_validator(mode="after")
-    def _no_idle_options(self) -> SearchR1Options:
-        given = [name for name in ("wrong", "missing", "correct", "score") if name in self.model_fields_set]
-        if self.compat is not None and given:
-            raise ValueError(
-                f"{given[0]} does nothing with compat: {self.compat}, whose formula says what that is worth"
-            )
-        return self
 
 
 class SearchR1DataOptions(BaseModel, extra="forbid"):
@@ -137,8 +109,5 @@ class SearchR1DataOptions(BaseModel, extra="forbid"):
         "files tells the model to write <search>.",
     )
     instruction: str = Field(INSTRUCTION, description="Put after each question; empty for none.")
-    data_source: str | list[str] | None = Field(
-        None, description="Only rows with this `data_source`, or one of these: nq, hotpotqa …"
-    )
     system_prompt: str | None = Field(None, description="A system message for each task, over the environment's.")
     environment: str | None = Field(None, description="The environment that the tasks run in.")

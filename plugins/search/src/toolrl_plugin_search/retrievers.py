@@ -6,11 +6,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from pathlib import Path
 
+from toolrl.errors import DataError
 from toolrl.tools.threads import POOL
 from toolrl_common.http_client import patiently
 from toolrl_plugin_search.client import RetrievalApiError, RetrievalClient
+from toolrl_plugin_search.folder import read_manifest
 from toolrl_plugin_search.passages import Hit, Index
 
 Asked = tuple[str, int, asyncio.Future[list[Hit]]]
@@ -28,7 +30,6 @@ class Retriever(ABC):
         self._at_once = at_once
         self._wait = wait
         self._waiting: deque[Asked] = deque()
-        self._full = asyncio.Event()
         self._workers: set[asyncio.Task[None]] = set()
 
     @abstractmethod
@@ -39,8 +40,6 @@ class Retriever(ABC):
         """At most `topk` passages, the best first."""
         future: asyncio.Future[list[Hit]] = asyncio.get_running_loop().create_future()
         self._waiting.append((query, topk, future))
-        if len(self._waiting) >= self._max_batch:
-            self._full.set()
         if len(self._workers) < self._at_once:
             self._workers.add(asyncio.create_task(self._work()))
         return await future
@@ -61,13 +60,9 @@ class Retriever(ABC):
     async def _work(self) -> None:
         """Answers batches until no query is left."""
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._wait):
-                    await self._full.wait()
+            await asyncio.sleep(self._wait)
             while self._waiting:
                 batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]
-                if len(self._waiting) < self._max_batch:
-                    self._full.clear()
                 try:
                     if left := [asked for asked in batch if not asked[2].done()]:
                         await self._answer(left)
@@ -143,3 +138,21 @@ class RemoteRetriever(Retriever):
 
     async def _find(self, queries: list[str], topk: int) -> list[list[Hit]]:
         return await self._client.retrieve(queries, topk)
+
+
+def open_index(
+    folder: Path, *, encoder: str | None = None, device: str | None = None, where: str | None = None
+) -> Index:
+    """The index in a folder. `encoder` and `device` are for a dense one: the folder of its model, if it isn't where it
+    was when the index was made, and cpu (by default) or cuda. Raises DataError, ConfigError, PluginError."""
+    folder = folder.expanduser()
+    kind = read_manifest(folder, where).get("kind")
+    if kind == "bm25":
+        from toolrl_plugin_search.bm25 import Bm25Index
+
+        return Bm25Index(folder)
+    if kind == "dense":
+        from toolrl_plugin_search.dense import DenseIndex
+
+        return DenseIndex(folder, encoder=encoder, device=device or "cpu")
+    raise DataError(f"{folder} is an index of an unknown kind, {kind!r}", where=where, hint="Make it anew.")

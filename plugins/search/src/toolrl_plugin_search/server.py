@@ -22,6 +22,9 @@ from toolrl_plugin_search.options import MAX_TOPK
 from toolrl_plugin_search.passages import Hit, Index, sound
 from toolrl_plugin_search.retrievers import EmbeddedRetriever
 
+GRACE_SECONDS = 10.0
+"""How long requests may go on when the server stops."""
+
 
 class RetrieveRequest(BaseModel, strict=True):
     """The body of a request."""
@@ -46,7 +49,6 @@ class RetrievalServer(HttpServer):
         max_batch: int = 64,
         queue: int = 8192,
         max_request_mb: int = 16,
-        grace_seconds: float = 10.0,
     ) -> None:
         """`port` 0 takes one that is free. `topk` is that of a request that names none, `workers` how many batches of
         `max_batch` queries are searched at once, `queue` how many queries may be under way besides one request's."""
@@ -57,7 +59,7 @@ class RetrievalServer(HttpServer):
             {("POST", "/retrieve"): self._retrieve, ("GET", "/health"): self._health},
             service=self._retriever,
             max_request_mb=max_request_mb,
-            grace_seconds=grace_seconds,
+            grace_seconds=GRACE_SECONDS,
         )
         self.index = index
         self._topk = topk

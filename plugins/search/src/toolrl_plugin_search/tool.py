@@ -15,14 +15,16 @@ from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_common.http_client import without_secrets
 from toolrl_plugin_search.client import RetrievalClient
-from toolrl_plugin_search.index import open_index
 from toolrl_plugin_search.options import SEARCH_DESCRIPTION, SearchOptions
 from toolrl_plugin_search.passages import Hit, sound
-from toolrl_plugin_search.retrievers import EmbeddedRetriever, RemoteRetriever, Retriever
+from toolrl_plugin_search.retrievers import EmbeddedRetriever, RemoteRetriever, Retriever, open_index
 
 NOTHING = "No passage fits this query."
 MAX_QUERY_CHARS = 8192
 """A query is cut to so many characters."""
+BATCHES_AT_ONCE = 2
+BATCH_WAIT = 0.002
+"""Seconds that the first query of a batch waits for those of other episodes."""
 _QUERY = {"type": "string", "description": "What to look for."}
 
 
@@ -46,7 +48,7 @@ class SearchToolset(Toolset, ToolSession):
         self, name: str, arguments: Mapping[str, Any], options: SearchOptions, form: str, where: str = ""
     ) -> None:
         schema = {"type": "object", "properties": arguments, "required": ["query"]}
-        self.spec = ToolSpec(name, options.description or SEARCH_DESCRIPTION, schema)
+        self.spec = ToolSpec(name, SEARCH_DESCRIPTION, schema)
         self.options = options
         self._form = form
         self._retriever = make_retriever(options, where)
@@ -83,8 +85,6 @@ class SearchToolset(Toolset, ToolSession):
         return ToolResult(text, metrics={"passages": float(len(hits))})
 
     def _query(self, given: Any) -> str:
-        if isinstance(given, list) and given and all(isinstance(item, str) for item in given):
-            given = " ".join(given)
         if not isinstance(given, str) or not given.strip():
             raise ArgumentsError(f"Bad arguments for the tool {self.spec.name!r}: 'query': expected a text.")
         return sound(given.strip()[:MAX_QUERY_CHARS])
@@ -92,22 +92,14 @@ class SearchToolset(Toolset, ToolSession):
     def _topk(self, given: Any) -> int:
         if given is None:
             return self.options.topk
-        try:
-            number = 0 if isinstance(given, bool) else int(given)
-        except (TypeError, ValueError, OverflowError):
-            number = 0
-        if number < 1:
+        if not isinstance(given, int) or given < 1:
             raise ArgumentsError(f"Bad arguments for the tool {self.spec.name!r}: 'topk': expected a number from 1 on.")
-        return min(number, self.options.max_topk)
+        return min(given, self.options.max_topk)
 
 
 def make_retriever(options: SearchOptions, where: str = "") -> Retriever:
     """The retriever of a tool's options."""
-    gathering: dict[str, Any] = {
-        "max_batch": options.max_batch,
-        "at_once": options.batches_at_once,
-        "wait": options.batch_wait,
-    }
+    gathering: dict[str, Any] = {"max_batch": options.max_batch, "at_once": BATCHES_AT_ONCE, "wait": BATCH_WAIT}
     if options.url is None:
         folder = Path(str(options.index))
         opener = partial(open_index, folder, encoder=options.encoder, device=options.device, where=where or None)
