@@ -18,20 +18,3 @@ def test_a_target_whose_module_ends_the_program_is_a_load_error(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ComponentLoadError, match="can't be imported: (SystemExit: 3|Panic: out of bounds)"):
         Component("exits", "module_that_exits:thing").load()
-
-
-@pytest.mark.parametrize(
-    ("imported", "hint"),
-    [
-        ("import no_such_package.part", "Install what provides the module 'no_such_package'"),
-        ("import toolrl.no_part", "'toolrl' is installed"),
-    ],
-)
-def test_a_module_that_is_not_there_is_installed_only_where_its_package_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: str, hint: str
-) -> None:
-    (tmp_path / f"module_{len(imported)}.py").write_text(f"{imported}\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ComponentLoadError) as caught:
-        Component("lacks", f"module_{len(imported)}:thing").load()
-    assert (caught.value.hint or "").startswith(hint)

@@ -14,7 +14,6 @@ from toolrl import Component, hookimpl
 from toolrl.builtin import plugin
 from toolrl.config.model import Config
 from toolrl.plugins.registry import Registry
-from toolrl.rollouts.environment import Limits
 from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder
 
@@ -73,7 +72,7 @@ def test_one_that_is_broken_harms_no_run(
     model: Any = SimpleNamespace(device="cpu", tokenizer=None, processor=None)
     folder = RunFolder.create(tmp_path / "first", {}, total_steps=1)
     with caplog.at_level(logging.WARNING):
-        events = RunBuilder(loaded, registry, model, tmp_path).events(folder, (), Limits(50, 2000))
+        events = RunBuilder(loaded, registry, model, tmp_path).events(folder, ())
         events.run_start()
         events.run_end(None)
     assert ENDED == ["first"]

@@ -30,7 +30,7 @@ from toolrl.loop.evaluate import Evaluator
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
-from toolrl.preflight import build_cluster, build_dataset, build_datasets, check_not_inside, run_directory
+from toolrl.preflight import build_cluster, build_dataset, build_datasets, run_directory
 from toolrl.protocols import (
     RolloutEngine,
     TaskSource,
@@ -138,7 +138,7 @@ async def assemble(
     backend = build_trainer(registry, config)
     backend.prepare(ranks.device_name)
     directory = run_directory(config)
-    source = _model_to_load(config, backend, overwrite=overwrite)
+    source = model_source(config.model.path)
     trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
     if trains and isinstance(backend, ChecksMemory):
         backend.check_memory(source, engine_options(registry, config), ranks.size)
@@ -152,7 +152,7 @@ async def assemble(
         model = backend.load_model(source, ranks=ranks)
         builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
         limits = builder.limits()
-        events = builder.events(folder, config.observers if observers is None else observers, limits)
+        events = builder.events(folder, config.observers if observers is None else observers)
         events.extra_metrics = left_out(datasets.values())
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         phase = RunPhase(events.phase_start)
@@ -190,17 +190,6 @@ def _facts(phase: RunPhase) -> dict[str, Any]:
     """What the run is busy with, and how often its ranks were started again: torchrun and trainer workers set that."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     return {"doing": phase.name, "doing_seconds": phase.seconds, "rank_restarts": restarts}
-
-
-def _model_to_load(config: Config, backend: TrainerBackend, *, overwrite: bool) -> str:
-    """The folder or hub name of the model. Raises ConfigError where `overwrite` would delete it."""
-    if overwrite:
-        check_not_inside(config.model.path, config)
-    source = model_source(config.model.path)
-    base = backend.base_of(source)
-    if overwrite and base is not None:
-        check_not_inside(base, config)
-    return source
 
 
 @dataclass

@@ -144,15 +144,6 @@ def test_what_this_user_may_not_write_or_read_is_found_before_torch(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "override"),
-    [("eval", "data.train.options.path=none.jsonl"), ("rollout", "data.eval.options.path=none.jsonl")],
-)
-def test_data_that_a_command_does_not_take_may_be_away(started: Any, command: str, override: str) -> None:
-    pytest.importorskip("toolrl_plugin_torch", reason="what trains")
-    assert "a heavy library is imported" in started([command], override).stderr
-
-
 def test_a_model_in_the_hubs_cache_needs_no_hub(started: Any, tmp_path: Path) -> None:
     pytest.importorskip("toolrl_plugin_torch", reason="what trains")
     pytest.importorskip("huggingface_hub")
@@ -215,16 +206,6 @@ def test_the_metric_of_the_best_checkpoint_is_suggested(started: Any, override: 
     assert done.returncode == 0
     assert ("evaluations give no" in done.stdout) == (says is not None)
     assert (says or "ok") in done.stdout
-
-
-def test_an_environment_that_a_set_misspells_is_no_second_one(started: Any) -> None:
-    done = started(["config", "check"], "environments.defualt.max_turns=3")
-    assert done.returncode == 1
-    assert "there is no environment 'defualt'; did you mean 'default'?" in done.stderr
-    done = started(
-        ["config", "check"], "environments.other={parser: tags, chat_format: roles}", "environments.other.max_turns=3"
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_targets_are_imported_on_demand(started: Any, full_site: Any) -> None:

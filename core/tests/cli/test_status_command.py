@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolrl.cli.main import main
-from toolrl.errors import DataError
 from toolrl.protocols import StepReport
 from toolrl.rollouts.activity import Activity
 from toolrl.runs.folder import RunFolder
-from toolrl.runs.status import NAME, read_status, status_file
+from toolrl.runs.status import NAME, status_file
 from toolrl.types import CallRecord, EpisodeFailure, ToolCall, ToolResult
 from toolrl_testing.fakes import make_episode
 
@@ -79,20 +77,6 @@ def test_a_run_that_was_killed_says_nothing_of_now(tmp_path: Path, capsys: pytes
 def test_a_run_that_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = a_run(tmp_path)
     assert "it is starting: nothing is known yet" in said(capsys, str(folder.directory))
-
-
-def test_a_torn_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text('{"time"')
-    with pytest.raises(DataError, match="not JSON"):
-        read_status(tmp_path)
-    assert read_status(tmp_path / "none") is None
-
-
-async def test_a_status_that_cannot_be_told_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        async with status_file(tmp_path, lambda: {}["none"]):
-            await asyncio.sleep(0)
-    assert "the run's status can't be written" in caplog.text
 
 
 def test_what_a_runner_counts() -> None:

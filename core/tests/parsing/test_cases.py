@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from toolrl.errors import DataError
 from toolrl.parsing import EndFlags
 from toolrl.parsing.cases import differences, read_cases, run_case
 from toolrl.types import CallError, ParsedTurn, ToolCall
@@ -96,14 +95,3 @@ def test_a_bad_line_is_named(tmp_path, line):
     first, wrong = read_cases(path)
     assert first.problem is None
     assert (wrong.problem.where or "").endswith("bad.jsonl:2")
-
-
-def test_a_byte_order_mark_is_no_text(tmp_path):
-    path = tmp_path / "mark.jsonl"
-    path.write_text('{"text": null, "text_parts": [["a", 1]]}', encoding="utf-8-sig")
-    assert [case.text for case in read_cases(path)] == ["a"]
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"none\.jsonl"):
-        list(read_cases(tmp_path / "none.jsonl"))

@@ -216,11 +216,6 @@ def test_calls_of_the_last_turn_still_run() -> None:
     assert [(entry.turn, entry.source) for entry in episode.rewards] == [(0, "step:echo"), (1, "step:echo")]
 
 
-def test_a_tool_can_end_the_episode() -> None:
-    episode, _ = play([CALL], environment(RecordingToolset(lambda call: ToolResult("over", done=True))))
-    assert episode.stop_reason == "tool_done"
-
-
 def test_rewards_add_up_with_their_weights_and_the_cost_of_calls() -> None:
     toolset = RecordingToolset(lambda call: ToolResult("ok", reward=0.25), reward=2.0)
     rewards = (NamedReward("correct", Correct(), 3.0), NamedReward("fixed", FixedReward(0.5)))
@@ -279,13 +274,6 @@ def test_a_failure_is_attributed_and_everything_released(env: Environment, engin
     assert episode.failure.traceback
     assert episode.stop_reason == "error"
     assert engine.closed == ["group#0"]
-
-
-def test_a_failures_traceback_begins_at_the_authors_frame() -> None:
-    episode, _ = play(["right"], environment(rewards=(NamedReward("b", BrokenReward()),)))
-    assert episode.failure is not None
-    causes = episode.failure.traceback.split("Traceback (most recent call last):\n")
-    assert causes[1].startswith(f'  File "{__file__}"')
 
 
 class Gives(ScriptedEngine):
@@ -412,13 +400,6 @@ def test_a_budget_that_ends_at_a_stop_string_which_ends_nothing_cuts_the_turn(
     episode, engine = play(script, env, limits=limits)
     assert (engine.calls, episode.turns[0].text) == (1, "a" + stop)
     assert (episode.stop_reason, episode.turns[0].finish) == (reason, "length")
-
-
-def test_the_conversation_holds_the_answers_of_the_last_turn_too() -> None:
-    tools = RecordingToolset(lambda call: ToolResult("over", done=True))
-    for env in (environment(tools), environment(RecordingToolset(lambda call: "over"), max_turns=1)):
-        episode, _ = play([CALL], env)
-        assert [message.content for message in episode.messages][-1] == "over"
 
 
 def test_an_aborted_generation_ends_the_episode_as_such() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import sys
 from collections.abc import Callable
@@ -36,7 +35,7 @@ async def on_loop() -> str:
     return "x"
 
 
-@tool(inline=True)
+@tool
 def inline() -> str:
     """Prints."""
     sys.stdout.writelines([f"inline {EVIL}", "\n"])
@@ -77,22 +76,6 @@ def test_prints_of_a_worker_process_are_visible_too(
     out, err = capfd.readouterr()
     assert out == ""
     assert sorted(err.splitlines()) == [f"process err {SHOWN}", f"process {SHOWN}"]
-
-
-def test_what_others_print_meanwhile_is_left_alone(
-    episode_of: Callable[..., Episode], capsys: pytest.CaptureFixture[str]
-) -> None:
-    outside = contextvars.copy_context()
-
-    @tool
-    async def waits() -> str:
-        """Has something else print meanwhile."""
-        asyncio.get_running_loop().call_soon(print, "\x1b[1mours", context=outside)
-        await asyncio.sleep(0)
-        return "x"
-
-    episode_of(30, "waits", targets=[waits])
-    assert capsys.readouterr().out == "\x1b[1mours\n"
 
 
 def test_errors_and_logs_that_quote_a_tool_are_visible(

@@ -26,14 +26,6 @@ def run(runner: Runner, tasks: list[Any], size: int = 3, round_id: str = "train-
     return asyncio.run(runner.run(tasks, size, LIMITS, round_id=round_id))
 
 
-def test_groups_keep_the_order_of_tasks() -> None:
-    tasks = [make_task(id=f"t{number}") for number in range(7)]
-    groups = run(Runner(ScriptedEngine(["x"]), {"default": an_environment()}), tasks)
-    assert [group.task.id for group in groups] == [task.id for task in tasks]
-    assert all([e.index for e in group.episodes] == [0, 1, 2] for group in groups)
-    assert len({e.id for group in groups for e in group.episodes}) == 21
-
-
 def test_concurrency_is_bounded() -> None:
     engine = ScriptedEngine(["x"], latency=0.001)
     run(Runner(engine, {"default": an_environment()}, concurrency=4), [make_task(id=f"t{n}") for n in range(6)])

@@ -131,29 +131,6 @@ async def test_a_probe_that_did_not_reach_the_endpoint_does_not_close_it(
     assert (await tool.ask()).result.text == "ok"
 
 
-async def test_failures_of_long_ago_do_not_count(scene: Any) -> None:
-    tool = scene(Server("crash"), POLICY)
-    for _ in range(10):
-        assert (await tool.ask()).result.error == "crash"
-        await asyncio.sleep(40)
-
-
-async def test_a_call_that_queued_before_it_opened_is_rejected_when_its_turn_comes(scene: Any) -> None:
-    server = Server("hang")
-    tool = scene(server, {**POLICY, "concurrency": 3})
-    records = await asyncio.gather(*(tool.ask() for _ in range(12)))
-    assert [record.result.error for record in records] == ["timeout"] * 3 + ["unavailable"] * 9
-    assert asyncio.get_running_loop().time() == pytest.approx(10)
-    assert server.calls == 3
-
-
-def test_retries_stop_at_an_open_breaker(scene: Any, virtual: Any) -> None:
-    server = Server("transient")
-    tool = scene(server, {**POLICY, "retry": {"attempts": 10}})
-    assert virtual(tool.ask()).result.error == "unavailable"
-    assert server.calls == 3
-
-
 def test_tools_of_one_endpoint_share_it_and_others_do_not(scene: Any, virtual: Any) -> None:
     endpoints = Endpoints()
 

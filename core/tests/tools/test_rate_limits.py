@@ -62,23 +62,6 @@ async def test_a_newcomer_does_not_overtake_a_waiting_caller() -> None:
     assert order == ["waited", "newcomer"]
 
 
-async def test_a_lease_that_runs_out_gives_the_permit_back_unless_it_is_renewed() -> None:
-    limit, clock = ConcurrencyLimit(1), asyncio.get_running_loop().time
-    dead = await limit.acquire()
-    dead.lease(10)
-    alive = await limit.acquire()
-    assert clock() == pytest.approx(10)
-    for _ in range(5):
-        alive.lease(10)
-        await asyncio.sleep(8)
-    assert limit.claim() is None
-    alive.release()
-    dead.release()
-    dead.lease(10)  # Of no permit any more: nothing comes back twice.
-    await asyncio.sleep(100)
-    assert await free(limit) == 1
-
-
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_cancellation_at_any_step_leaks_nothing(seed: int) -> None:
@@ -194,11 +177,3 @@ async def test_of_both_limits_the_permit_comes_first() -> None:
     assert limiter.claim() is not None
     # Had the tokens been taken while they queued, the last two would have begun with none left for others.
     assert begun == pytest.approx([0, 5, 10])
-
-
-def test_limits_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match="at least one permit, got 0"):
-        ConcurrencyLimit(0)
-    for rate in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=f"a finite rate above 0 and a burst of at least 1, got {rate} and 1"):
-            RateLimit(rate)

@@ -21,7 +21,7 @@ import pytest
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.tools import as_toolset
 from toolrl.tools.policy import PolicyOptions
-from toolrl.tools.threads import POOL, Lane
+from toolrl.tools.threads import POOL
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.types import Media, Message, Task, ToolCall, ToolResult
 from toolrl_plugin_qwen_agent import library
@@ -345,26 +345,6 @@ def test_a_thread_of_its_own(tools_py: str) -> None:
     before = threading.active_count()
     assert asyncio.run(run()) == [f"a b {number}" for number in range(24)]
     wait_for(lambda: threading.active_count() <= before)
-
-
-def test_threads_of_their_own_that_hang_are_bounded(tools_py: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = imported(tools_py)
-    module.GATE.clear()
-    monkeypatch.setitem(Lane.__init__.__kwdefaults__, "most_abandoned", 2)
-
-    async def run() -> list[ToolResult]:
-        results = []
-        async with a_box(PolicyOptions(timeout=0.5), tools=[f"{tools_py}:Ledger"], instances="thread") as box:
-            async with opened(box, 0) as one, opened(box, 1) as two, opened(box, 2) as three:
-                for session in (one, two, three):
-                    results.append(await ask(session, "ledger", word="wait"))
-                module.GATE.set()
-            async with opened(box, 3) as session:
-                return [*results, await ask(session, "ledger", word="y")]
-
-    results = asyncio.run(run())
-    assert [it.error for it in results] == ["timeout", "timeout", "unavailable", None]
-    assert "2 earlier calls of it still haven't returned" in results[2].text
 
 
 def wait_for(condition: Any) -> None:

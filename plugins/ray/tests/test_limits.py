@@ -270,16 +270,6 @@ async def test_other_limits_under_one_name_are_an_error_while_they_are_used(clus
 
 
 @in_cluster
-async def test_a_permit_can_be_left_to_its_lease(cluster: FakeCluster) -> None:
-    async with cluster.process() as process:
-        limiter = await process.get("x", ONE)
-        (await limiter.acquire()).lease(30)
-        begin = asyncio.get_running_loop().time()
-        (await limiter.acquire()).release()
-        assert 30 <= asyncio.get_running_loop().time() - begin < 31
-
-
-@in_cluster
 async def test_calls_that_wait_when_the_limits_are_closed_get_an_error(cluster: FakeCluster) -> None:
     async with cluster.process() as process:
         limiter = await process.get("x", ONE)

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from toolrl.config.distributed_checks import check_ranks
 from toolrl.config.load import check_config
-from toolrl.config.remarks import missing_files, remarks
+from toolrl.config.remarks import check_ranks, missing_files, remarks
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl_plugin_torch.model_path import missing_model

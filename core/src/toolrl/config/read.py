@@ -19,12 +19,6 @@ class _Loader(yaml.SafeLoader):
         self.name = name
         self.problems: list[str] = []
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except ValueError as error:  # A date that there isn't, a number of thousands of digits.
-            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
@@ -86,12 +80,10 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
         lines = text.splitlines()
         shown = f"\n  {lines[mark.line].strip()}" if mark and mark.line < len(lines) else ""
         hint = 'Inside {…} and […], write "${NAME}" in quotes.' if "${" in shown else None
-        if "\\t" in what:
-            hint = "Indent with spaces: YAML takes no tabs."
         if "unknown escape" in what or "escape sequence" in what:
             hint = r"In double quotes a backslash begins an escape: write 'C:\models' in single quotes, or C:/models."
         raise ConfigError(f"not valid YAML: {what}{shown}", where=where, hint=hint) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # A date that there isn't, a number of thousands of digits.
         raise ConfigError(f"not valid YAML: {error}", where=name) from error
     finally:
         if loader is not None:

@@ -8,7 +8,6 @@ where there is no such answer, the call fails. `failing` answers calls by an err
 from __future__ import annotations
 
 import copy
-import logging
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,18 +17,14 @@ from typing import Any
 
 from toolrl.errors import ConfigError
 from toolrl.loop.evaluate import Evaluator
-from toolrl.loop.metrics import values_by_task
-from toolrl.loop.standard_errors import paired_difference
+from toolrl.loop.metrics import paired_difference, values_by_task
 from toolrl.rollouts.environment import Environment, pick_environment
 from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBoxSession
 from toolrl.types import Group, Task, ToolCall, ToolResult
 
-_log = logging.getLogger(__name__)
-
 _SHOWN = ("accuracy", "reward/mean", "calls/mean", "usage/cost")
 """Metrics of a condition."""
-"""Half of a 95 % confidence interval, in standard errors."""
 
 Answers = Mapping[str, Mapping[str, Sequence[ToolResult]]]
 """Successful ones, by tool and task."""
@@ -106,9 +101,4 @@ def _answers(groups: Sequence[Group]) -> Answers:
     for task, record in ((episode.task.id, record) for episode in episodes for record in episode.calls):
         if isinstance(record.call, ToolCall) and record.result.error is None:
             found[record.call.name][task].append(record.result)
-    own = sorted(
-        {entry.source for episode in episodes for entry in episode.rewards if entry.source[:5] in ("step:", "tool:")}
-    )
-    if own:
-        _log.warning("the tools give rewards themselves (%s), which change too: compare accuracies", ", ".join(own))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -12,11 +13,6 @@ from typing import Any
 
 from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError, DataError
-
-try:
-    import fcntl
-except ImportError:  # Windows: runs there are not guarded against a second writer
-    fcntl = None  # type: ignore[assignment]
 
 
 def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
@@ -117,12 +113,11 @@ class FolderLock:
     def acquire(self) -> bool:
         """False where another process holds it."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        if fcntl is not None:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(handle)
-                return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return False
         self._handle = handle
         return True
 
@@ -133,7 +128,7 @@ class FolderLock:
 
     def held_elsewhere(self) -> bool:
         """True where a living process writes this folder."""
-        if self._handle is not None or fcntl is None or not self._path.exists():
+        if self._handle is not None or not self._path.exists():
             return False
         handle = os.open(self._path, os.O_RDONLY)
         try:

@@ -22,11 +22,9 @@ counted before, in the order of the calls: `CallBudget`.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 from toolrl.config.tool_policy import DEFAULT_TIMEOUT, PolicyOptions
 from toolrl.errors import ConfigError, ToolError, ToolLimitError, ToolTimeoutError
@@ -35,16 +33,14 @@ from toolrl.tools.cache import Cache
 from toolrl.tools.cancellation import TooLateError, Watch
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, ToolFailure, call_tool
-from toolrl.tools.loop_watch import run_component, run_stoppable
+from toolrl.tools.loop_watch import run_stoppable
 from toolrl.tools.process_tools import PROCESSES
-from toolrl.tools.rate_limits import Permit
 from toolrl.tools.retry import with_retries
 from toolrl.tools.subprocess_pool import ProcessCrashError
-from toolrl.tools.threads import collecting_jobs
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut
 from toolrl.tools.validation import check_arguments
-from toolrl.tracebacks import format_error, from_author
+from toolrl.tracebacks import format_error
 from toolrl.types import ToolResult
 
 LONGEST_MESSAGE = 20_000
@@ -74,25 +70,12 @@ class CallPolicy:
         return traits.endpoint or self._name
 
     async def prepare(self, traits: Mapping[str, ToolTraits]) -> None:
-        """Get ready for calls of these tools. Raises ConfigError where an option does nothing for any of them, or asks
-        for something else than another toolset does under the same name."""
-        retry = self.options.retry
-        if self.options.cache is not None:
-            self._check_use("cache", traits, [it.pure and not it.per_episode for it in traits.values()])
-        if retry is not None and retry.on_timeout:
-            self._check_use("retry.on_timeout", traits, [it.repeatable for it in traits.values()])
+        """Get ready for calls of these tools. Raises ConfigError where an option asks for something else than another
+        toolset does under the same name."""
         for endpoint in {self.endpoint(it) for it in traits.values()}:
             self._breaker(endpoint)
             if self.options.limited:
                 await self._endpoints.limiter(endpoint, self.options)
-
-    def _check_use(self, option: str, traits: Mapping[str, ToolTraits], usable: list[bool]) -> None:
-        if usable and not any(usable):
-            raise ConfigError(
-                f"policy.{option}: {', '.join(map(repr, traits))} can't use it: {_NEEDS[option]}",
-                where=self._name,
-                hint="Leave the option out.",
-            )
 
     # The way of a call.
 
@@ -171,26 +154,20 @@ class CallPolicy:
 
     @asynccontextmanager
     async def _permit(self, call: Invocation) -> AsyncIterator[None]:
-        """A permit is held as long as the endpoint may be busy with the call. Where a call was given up and its thread
-        runs on, that is until the thread ends, and no longer than the lease."""
+        """A permit of the endpoint, held until the call is answered."""
         limiter = await self._endpoints.limiter(call.endpoint, self.options)
-        call.strays = []
-        with collecting_jobs() as call.jobs:
-            permit = await limiter.acquire()
-            try:
-                yield
-            finally:
-                _leave(permit, call, self.options.limit_lease)
+        permit = await limiter.acquire()
+        try:
+            yield
+        finally:
+            permit.release()
 
     async def _in_time(self, call: Invocation) -> ToolResult:
-        """The tool's answer. A call that takes too long is stopped; one that doesn't end then is left to itself, as a
-        stray."""
+        """The tool's answer. A call that takes too long is stopped; one that doesn't end then is left to itself."""
         seconds = self.options.timeout or call.traits.timeout or DEFAULT_TIMEOUT
         name = f"tool {call.shown!r}"
         try:
-            if call.traits.inline:  # It can't be stopped, so it needs no task of its own.
-                return await run_component(name, call_tool, call, seconds=seconds)
-            return await run_stoppable(name, call_tool, call, seconds=seconds, left=call.strays.append)
+            return await run_stoppable(name, call_tool, call, seconds=seconds)
         except TooLateError:
             raise ToolTimeoutError(
                 f"The tool {call.shown!r} gave no answer within {seconds:g} s and was stopped."
@@ -202,36 +179,6 @@ class CallPolicy:
             return result
         text, was_cut = self._cut(result.text, self.options.max_output_tokens, self.options.truncate)
         return replace(result, text=text, truncated=True) if was_cut else result
-
-
-def _leave(permit: Permit, call: Invocation, lease: float) -> None:
-    """Release a permit when all that was begun under it has ended, at the latest after the lease."""
-    jobs = [job for job in call.jobs if not job.ended]
-    strays = [task for task in call.strays if not task.done()]
-    waiting = len(jobs) + len(strays)
-    if not waiting:
-        permit.release()
-        return
-    permit.lease(lease)
-
-    def ended(*_: Any) -> None:
-        nonlocal waiting
-        waiting -= 1
-        if not waiting:
-            permit.release()
-
-    for job in jobs:
-        job.when_ended(ended)
-    for task in strays:
-        task.add_done_callback(ended)
-
-
-_NEEDS = {
-    "cache": "only a tool that is `pure` gives the same answer again, and only one that takes no EpisodeContext gives "
-    "it to other episodes",
-    "retry.on_timeout": "a call that timed out may have taken effect, so only one that is `pure` or `idempotent` may "
-    "be retried",
-}
 
 
 class CallBudget:
@@ -253,13 +200,13 @@ class CallBudget:
         """None for a call that may run, else the answer to one too many."""
         if self._per_episode is not None and self._in_episode >= self._per_episode:
             text = (
-                f"{self._subject} can be called {_times(self._per_episode)}, which happened already. This call didn't "
+                f"{self._subject} can be called {self._per_episode} times, which happened already. This call didn't "
                 "run, and further ones won't. Go on with what you have."
             )
             return ToolResult(text, error="too_many_calls")
         if self._per_turn is not None and self._in_turn >= self._per_turn:
             text = (
-                f"{self._subject} can be called {_times(self._per_turn)} in one turn. This call didn't run: make it "
+                f"{self._subject} can be called {self._per_turn} times in one turn. This call didn't run: make it "
                 "again in your next turn if you still need it."
             )
             return ToolResult(text, error="too_many_calls")
@@ -268,19 +215,13 @@ class CallBudget:
         return None
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
 def _crash(call: Invocation, error: BaseException) -> ToolResult:
     text = _text(error)
     message = text if isinstance(error, ProcessCrashError) else f"{type(error).__name__}: {text}"
     if isinstance(error, ProcessCrashError) and (notes := getattr(error, "__notes__", [])):
         trace = notes[0]  # The traceback in the process.
-    elif len(text) < LONGEST_MESSAGE:
-        trace = format_error(error)
     else:
-        trace = "".join(from_author(traceback.extract_tb(error.__traceback__)).format()) + message
+        trace = format_error(error)
     call.failures.append(ToolFailure(call.shown, message, trace))
     return ToolResult(f"The tool {call.shown!r} crashed: {call.hide(message)}", error="crash")
 

@@ -72,11 +72,6 @@ def _problem(error: jsonschema.ValidationError, spec: ToolSpec) -> str:
     if error.validator == "required":
         missing = [name for name in schema["required"] if name not in given]
         return f"{where + ': ' if where else ''}{', '.join(map(repr, missing))} missing"
-    if error.validator == "additionalProperties" and not where:
-        known = list(spec.parameters.get("properties") or {})
-        unknown = [name for name in given if name not in known]
-        takes = f"it takes {', '.join(map(repr, known))}" if known else "it takes none"
-        return f"unknown argument {', '.join(map(repr, unknown))}, {takes}"
     if error.validator in ("type", "enum", "const", "anyOf", "oneOf"):
         return f"{where or 'the arguments'}: expected {_type(schema)}, got {_given(given)}"
     return f"{where or 'the arguments'}: {error.message:.200}"

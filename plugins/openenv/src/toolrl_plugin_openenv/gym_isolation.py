@@ -12,10 +12,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from toolrl.errors import ToolError, ToolsetError, ToolUnavailableError
+from toolrl.errors import ToolError, ToolsetError
 from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl.tools.subprocess_pool import ProcessCrashError, WorkerProcess, ask
-from toolrl.tools.threads import POOL, Job, Lane
+from toolrl.tools.threads import POOL, Job
 from toolrl_plugin_openenv.gym_env import TARGET, GymEnv
 
 _log = logging.getLogger(__name__)
@@ -62,20 +62,13 @@ class ProcessHost:
 class ThreadHost:
     """An environment in this process. Its methods run in threads, one at a time."""
 
-    def __init__(self, lane: Lane) -> None:
-        """`lane` counts the threads that don't come back."""
-        self._lane = lane
+    def __init__(self) -> None:
         self._env = GymEnv()
         self.usable = True
 
     async def do(self, what: str, arguments: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """As ProcessHost's."""
-        try:
-            # Where too many environments hang no more are begun; what is there can always be closed.
-            run = self._lane.submit if what == "close" else self._lane.call
-            job: Job[dict[str, Any]] = run(getattr(self._env, what), **arguments)
-        except ToolUnavailableError as error:
-            raise ToolsetError(error.message) from error
+        job: Job[dict[str, Any]] = POOL.submit(getattr(self._env, what), **arguments)
         watch = Watch()
         try:
             async with asyncio.timeout(seconds):
@@ -98,7 +91,7 @@ class ThreadHost:
         """A thread can't be stopped. Where it comes back, its environment is closed."""
         self.usable = False
         job.abandon()
-        job.when_ended(lambda: self._lane.submit(self._env.close).add_done_callback(_report_failure))
+        job.when_ended(lambda: POOL.submit(self._env.close).add_done_callback(_report_failure))
 
 
 Host = ProcessHost | ThreadHost

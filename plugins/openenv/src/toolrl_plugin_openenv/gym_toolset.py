@@ -18,7 +18,6 @@ from typing import Any
 from toolrl.errors import ConfigError, ToolError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
-from toolrl.tools.threads import POOL, Lane
 from toolrl.types import Task
 from toolrl_plugin_openenv.actions import ActionReader
 from toolrl_plugin_openenv.episode import EnvironmentEpisode, reset_arguments
@@ -58,7 +57,6 @@ class GymnasiumToolset:
         self._options = options
         self._context = context
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)
-        self._lane = Lane(context.name, POOL)
         self._places = asyncio.Semaphore(options.max_sessions)
         self._idle: list[Host] = []
         self._reader: ActionReader | None = None
@@ -119,7 +117,7 @@ class GymnasiumToolset:
             host = self._idle.pop()
             if host.usable:
                 return host
-        return ThreadHost(self._lane) if self._options.isolation == "thread" else ProcessHost()
+        return ThreadHost() if self._options.isolation == "thread" else ProcessHost()
 
     async def _put_back(self, host: Host) -> None:
         if host.usable:

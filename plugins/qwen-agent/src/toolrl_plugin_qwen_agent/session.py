@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from toolrl.errors import ArgumentsError, ToolsetError, ToolUnavailableError
 from toolrl.protocols import ToolSession
 from toolrl.tools.lifecycle import RELEASE_SECONDS
-from toolrl.tools.threads import POOL, Job, Lane, ThreadPool
+from toolrl.tools.threads import POOL, Job, ThreadPool
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
 from toolrl_common.user_classes import accepted
@@ -40,7 +40,6 @@ class ToolKind:
     """Under the name that the model knows."""
     own_name: str
     """Qwen-Agent's name of it."""
-    lane: Lane
 
 
 class EpisodeTools(ToolSession):
@@ -99,7 +98,7 @@ class EpisodeTools(ToolSession):
         return ToolTraits(per_episode=True)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        kind, tool = self._kinds[call.name], self._tools[call.name]
+        tool = self._tools[call.name]
         check_sendable(call.arguments)
         kwargs = self._kwargs(call.name, "execute_kwargs")
         assert self._conversation is not None
@@ -111,16 +110,10 @@ class EpisodeTools(ToolSession):
 
         lock = self._turns.get(call.name)
         if lock is None:
-            return await self._run(kind.lane.call(work))
+            return await self._run(POOL.put(work))
         if call.name not in self._stuck:
             await lock.acquire()
-            try:
-                kind.lane.check()
-                own = self._threads.get(call.name)
-                job = kind.lane.submit(work) if own is None else own.put(work, kind.lane)
-            except BaseException:
-                lock.release()
-                raise
+            job = self._threads.get(call.name, POOL).put(work)
             job.when_ended(lock.release)
             return await self._run(job, call.name)
         raise ToolUnavailableError(

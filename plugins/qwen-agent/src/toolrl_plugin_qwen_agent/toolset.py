@@ -25,7 +25,7 @@ from typing import Any
 from toolrl.errors import ConfigError, ToolrlError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
 from toolrl.tools.cancellation import uninterrupted
-from toolrl.tools.threads import POOL, Lane
+from toolrl.tools.threads import POOL
 from toolrl.types import Task
 from toolrl_common.other_plugins import build_of_plugin
 from toolrl_plugin_qwen_agent import library
@@ -169,7 +169,7 @@ class QwenAgentToolset:
             ) from error
         if inspect.iscoroutinefunction(tool.call):
             raise ConfigError(f"{entry.name!r}: its call() is async; Qwen-Agent's aren't", where=entry.place)
-        return ToolKind(make, spec, str(tool.name), Lane(spec.name, POOL)), tool
+        return ToolKind(make, spec, str(tool.name)), tool
 
     def _made(self, cls: Any, entry: Entry, name: str, folder: Path, settings: Mapping[str, Any]) -> Any:
         """A new object of a tool. Raises ToolsetError."""

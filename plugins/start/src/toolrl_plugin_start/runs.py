@@ -12,7 +12,7 @@ from typing import Any
 
 from toolrl.cli.output import print_json, table
 from toolrl.errors import DataError
-from toolrl.loop.standard_errors import paired_difference
+from toolrl.loop.metrics import paired_difference
 from toolrl.protocols import Command
 from toolrl.runs.folder import RunFolder, is_run_folder
 from toolrl.runs.formatting import format_duration, format_metric

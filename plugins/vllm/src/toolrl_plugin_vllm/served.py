@@ -63,10 +63,6 @@ class ServedBackend:
         return ServedModel(tokenizer, int(getattr(settings, "max_position_embeddings", 0) or 2**31))
 
     @staticmethod
-    def base_of(source: str) -> None:
-        return None
-
-    @staticmethod
     def clean(directory: Path) -> None:
         """It leaves nothing in a run's folder."""
 
