@@ -1,8 +1,8 @@
 """Puts a run together from a config: the one place where components are built and joined.
 
 `assemble` builds what every command needs (policy, environments, engine, runner, run folder, events), in an order in
-which each thing only needs what stands before it, and takes it down again in reverse. The commands then ask for what is
-theirs (`toolrl.jobs`).
+which each thing only needs what stands before it, and takes it down again in reverse. What the commands do with it
+stands below.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.logs import masked_logs
 from toolrl.config.model import Config
+from toolrl.config.remarks import remarks
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST, find_checkpoint, list_checkpoints, verify
 from toolrl.loop.data import EndlessOrder, left_out
-from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.evaluate import Evaluator, ablate
+from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
 from toolrl.preflight import build_cluster, build_dataset, build_datasets, run_directory
 from toolrl.protocols import (
     RolloutEngine,
+    StepReport,
     TaskSource,
     TrainedModel,
     TrainerBackend,
@@ -300,3 +303,38 @@ def model_source(path: str, where: str | None = "model.path") -> str:
         hint = "`toolrl train` and `sft` write one at the end, and in between as `save_every` says."
         raise ConfigError(f"the run {str(run)!r} has no checkpoint", where=where, hint=hint)
     return str(find_checkpoint(run / "checkpoints", name))
+
+
+# What the commands do with an assembled run.
+
+
+async def train(assembly: Assembly) -> None:
+    """The trainer's reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
+    with assembly.ranks.explaining():
+        for remark in remarks(assembly.config, assembly.registry):
+            _log.warning("%s", remark)
+        await assembly.backend.train(assembly)
+
+
+async def evaluate(assembly: Assembly, conditions: Sequence[str] = ()) -> dict[str, Any]:
+    """One evaluation on data.eval, and one under each condition of an ablation: their metrics."""
+    evaluator, uses = assembly.evaluator(), assembly.config.environments
+    assert evaluator is not None, "assemble() refuses a config without data.eval"
+    assembly.events.run_start()
+    if conditions:
+        having = {name: it for name, it in assembly.environments.items() if uses[name].tools}
+        metrics = await ablate(evaluator, having, conditions, assembly.config.seed)
+    else:
+        metrics = await evaluator.run(0)
+    assembly.events.step_end(StepReport(0, "eval", metrics))
+    return dict(metrics)
+
+
+async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any]:
+    """`episodes` episodes of each of the first training tasks: their metrics."""
+    assembly.events.run_start()
+    assembly.phase.begin("sampling", tasks * episodes)
+    groups = await assembly.runner.run(assembly.order().take(0, tasks), episodes, assembly.limits, round_id="rollout")
+    metrics = episode_metrics(groups)
+    assembly.events.step_end(StepReport(0, "rollout", metrics))
+    return dict(metrics)

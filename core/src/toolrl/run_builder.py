@@ -22,7 +22,6 @@ from toolrl.plugins.registry import Registry
 from toolrl.preflight import build_cluster
 from toolrl.protocols import (
     BuildContext,
-    ChatFormat,
     ChecksTools,
     HoldsStill,
     RolloutEngine,
@@ -45,13 +44,6 @@ _log = logging.getLogger(__name__)
 
 PROBE = ToolSpec("lookup", "Looks something up.", {"type": "object", "properties": {"key": {"type": "string"}}})
 """Stands for the tools of an environment where only the form of a conversation is asked about."""
-
-
-def _check_chat(chat: ChatFormat, has_tools: bool, where: str) -> None:
-    """Find out now, not in the first episode, that a chat format can't go on after a turn; pass on its remarks."""
-    if isinstance(chat, ChecksTools):
-        for remark in chat.check((PROBE,) if has_tools else ()):
-            _log.warning("%s: %s", where, remark)
 
 
 class RunBuilder:
@@ -114,7 +106,9 @@ class RunBuilder:
                 where=f"{where}.history",
                 hint="Take a parser that answers calls by messages, such as hermes, or leave `history` out.",
             )
-        _check_chat(chat, bool(entries), f"{where}.chat_format")
+        # Found out now, and not in the first episode: whether the format can go on after a turn.
+        for line in chat.check((PROBE,) if entries else ()) if isinstance(chat, ChecksTools) else ():
+            _log.warning("%s.chat_format: %s", where, line)
         remark = calls_are_read(chat, parser, PROBE) if entries else None
         if remark is not None:
             _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)

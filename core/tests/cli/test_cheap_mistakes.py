@@ -96,29 +96,6 @@ importlib.util.find_spec = lambda name, *rest: None if name in ("tensorboard", "
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "override", "says"),
-    [
-        ("train", "data.train.options.path=none.jsonl", "data.train.options: no file matches 'none.jsonl'"),
-        ("train", "data.train.options.path=table.csv", "Convert it to JSON Lines"),
-        ("train", "data.eval.options.path=none.jsonl", "data.eval.options: no file matches 'none.jsonl'"),
-        ("eval", "data.eval.options.path=none.jsonl", "data.eval.options: no file matches 'none.jsonl'"),
-        ("rollout", "data.train.options.path=none.jsonl", "data.train.options: no file matches 'none.jsonl'"),
-        ("sft", "sft.data.options.path=none.jsonl", "sft.data.options: no file matches 'none.jsonl'"),
-        ("train", "data.train=null", "data.train: needed here, but the config names no data set"),
-        ("eval", "data.eval=null", "data.eval: needed here, but the config names no data set"),
-        ("train", "run.dir=rows.jsonl", "the run folder can't be written"),
-    ],
-)
-def test_what_a_command_takes_is_looked_for_before_torch(started: Any, command: str, override: str, says: str) -> None:
-    if command == "sft":
-        pytest.importorskip("toolrl_plugin_torch", reason="what fine-tunes")
-    done = started([command], override)
-    assert done.returncode == 1
-    assert says in done.stderr
-    assert "heavy" not in done.stderr
-
-
 @pytest.mark.parametrize("read_only", ["runs", "runs/run", "runs/run/checkpoints", "tiny/model.safetensors"])
 def test_what_this_user_may_not_write_or_read_is_found_before_torch(
     started: Any, full_site: Any, config_file: Path, tmp_path: Path, read_only: str

@@ -143,20 +143,6 @@ def test_the_answer_flag_runs_its_own_cases(capsys, cases):
     assert [line["id"] for line in lines(capsys)] == ["any", "flag"]
 
 
-def test_a_line_that_is_no_case_loses_no_other(capsys, tmp_path):
-    path = tmp_path / "cases.jsonl"
-    rows = ['{"id": "a", "text": "IT"}', "{oops", '{"id": "b"}', '{"parser": "third"}', "[]", '{"id": "c", "text": ""}']
-    path.write_text("\n".join(rows), encoding="utf-8")
-    assert main(["parse", "--parser", "toy", "--cases", str(path), "--json"]) == 1
-    captured = capsys.readouterr()
-    shown = [json.loads(line) for line in captured.out.splitlines()]
-    assert [line["id"] for line in shown] == ["a", "2", "b", "5", "c"]
-    assert ["error" in line for line in shown] == [False, True, True, True, False]
-    assert shown[1]["error"]["where"] == f"{path}:2"
-    assert "2 cases run, 1 of other parsers skipped, lines that are no case: 3" in captured.err
-    assert f"{path}:3: a case lacks 'text'" in captured.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

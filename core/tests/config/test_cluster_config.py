@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolrl.config.load import check_config
-from toolrl.config.remarks import check_ranks, check_torchrun
+from toolrl.config.remarks import check_ranks
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry
 
@@ -45,12 +45,6 @@ def test_what_several_ranks_cannot_do(
     split = check_config(tree, (*overrides, "cluster.rollout_workers=2"), registry=registry).config
     if "offload" not in overrides[0]:
         check_ranks(split, distributed=True)
-
-
-def test_torchrun_and_ray_do_not_both_place_the_ranks(tree: dict[str, Any], registry: Registry) -> None:
-    check_torchrun(check_config(tree, registry=registry).config)
-    with pytest.raises(ConfigError, match="torchrun has started ranks already"):
-        check_torchrun(check_config(tree, ("cluster.trainer_workers=2",), registry=registry).config)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:one", "CPU"])

@@ -11,8 +11,7 @@ import pytest
 
 from toolrl.config.model import EvaluationConfig
 from toolrl.errors import ConfigError
-from toolrl.loop.ablation import ablate
-from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.evaluate import Evaluator, ablate
 from toolrl.protocols import EpisodeContext
 from toolrl.rollouts.environment import Environment, Limits, NamedReward
 from toolrl.rollouts.runner import Runner

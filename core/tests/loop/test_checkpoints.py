@@ -205,30 +205,3 @@ def test_a_kill_while_an_old_one_is_deleted_leaves_no_half_under_its_name(
         verify(path)
     save(4)
     assert _names(save.directory) == ["step-000003", "step-000004"]
-
-
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        "",
-        "[]",
-        "[" * 100_000,
-        "\x00",
-        '{"format": "one", "files": {}}',
-        '{"format": 1, "files": []}',
-        '{"format": 1, "files": {}}',
-        '{"format": 1, "files": {"config.json": 3}}',
-        '{"format": 1, "files": {"config.json": {}}}',
-        '{"format": 1, "files": {"config.json": {"size": null, "sha256": "0"}}}',
-        '{"format": 1, "files": {"../step-000001/config.json": {"size": 1, "sha256": "0"}}}',
-        '{"format": 1, "files": {"/etc/hostname": {"size": 1, "sha256": "0"}}}',
-        '{"format": 1, "files": {"a\\u0000b": {"size": 1, "sha256": "0"}}}',
-    ],
-)
-def test_a_manifest_that_is_none_makes_its_checkpoint_a_torn_one(save: Any, manifest: str) -> None:
-    whole = save(1)
-    torn = save(2)
-    (torn / "manifest.json").write_text(manifest)
-    with pytest.raises(CheckpointError, match="manifest.json can't be read"):
-        verify(torn)
-    assert latest_checkpoint(save.directory, lambda line: None) == whole

@@ -23,7 +23,6 @@ from toolrl.types import (
     Generation,
     Message,
     ParsedTurn,
-    Rendered,
     Score,
     Task,
     ToolCall,
@@ -232,22 +231,6 @@ def test_a_tools_error_is_text_and_no_failure() -> None:
     assert "the disk is full" in episode.messages[2].content
 
 
-def test_a_crash_is_answered_and_its_first_traceback_is_shown(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(call: ToolCall) -> str:
-        raise ZeroDivisionError("oh")
-
-    where = environment(RecordingToolset(broken))
-    for _ in range(2):
-        episode, _ = play([CALL, "right"], where)
-        assert episode.calls[0].result.error == "crash"
-    (record,) = caplog.records
-    assert "tool 'echo' crashed: ZeroDivisionError: oh" in record.getMessage()
-    last_frame = [line for line in record.getMessage().splitlines() if line.startswith("  File ")][-1]
-    assert last_frame.startswith(f'  File "{__file__}"')
-    assert last_frame.endswith("in broken")
-    assert "toolrl/tools" not in record.getMessage()
-
-
 class BrokenReward:
     async def score(self, episode: Episode) -> Score:
         raise KeyError("gold")
@@ -337,22 +320,6 @@ def test_inline_results_stand_inside_the_turn() -> None:
     assert [segment.origin for segment in episode.turns[0].segments] == ["model", "tool"]
     assert "[7]" not in episode.model_text
     assert [message.role for message in episode.messages][-3:] == ["assistant", "tool", "assistant"]
-
-
-def test_after_an_inline_result_the_model_thinks_no_more() -> None:
-    asked = []
-
-    class Asked(TagParser):
-        def parse(self, text: str, **given: Any) -> ParsedTurn:
-            asked.append(given["prefilled_thinking"])
-            return super().parse(text)
-
-    class Thinks(FakeChatFormat):
-        def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-            return replace(super().open(messages, tools), in_thinking=True)
-
-    play([f"hm</think>{CALL}", "right"], replace(environment(parser=Asked(inline=True)), chat=Thinks()))
-    assert asked == [True, False]
 
 
 def test_an_inline_result_never_follows_an_end_mark_and_is_not_lost() -> None:

@@ -170,22 +170,6 @@ def test_an_engine_that_fails_is_no_failure_of_the_harness() -> None:
     assert (failure.fault, failure.message) == ("engine", "EngineError: it broke")
 
 
-@pytest.mark.parametrize(("limits", "stop"), [(Limits(40, 400), "max_turns"), (Limits(40, 35), "context_full")])
-def test_a_harness_that_asks_for_ever(limits: Limits, stop: str) -> None:
-    """Is ended by the errors of `ask`, and the episode is scored. Sub-agents' turns don't count."""
-
-    async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
-        messages = [*task.messages]
-        while True:
-            turn = await model.ask(messages)
-            await model.ask(task.messages, role="helper")
-            messages += [turn.message, Message("user", "go on")]
-
-    episode = episode_of(play, limits=limits, max_turns=3, rewards=[NamedReward("fixed", FixedReward(1.0))])
-    assert (episode.failure, episode.stop_reason, episode.reward) == (None, stop, 1.0)
-    assert len(episode.turns_of("agent")) == len(episode.turns_of("helper")) == (3 if stop == "max_turns" else 2)
-
-
 def test_questions_of_an_episode_that_ended() -> None:
     """What is still being sampled is cancelled, and later questions are refused."""
     late: list[asyncio.Task[Any]] = []

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from toolrl.protocols import EpisodeContext, Model
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
@@ -131,25 +129,6 @@ def test_a_history_that_no_longer_fits_is_rewritten_before_the_episode_gives_up(
     episode, _ = episode_of(cuts, limit=150)
     assert (episode.stop_reason, len(episode.calls)) == ("max_turns", 4)
     assert max(len(it.ids) for it in episode.trajectories) <= 150
-
-
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        ([], "the last message of rewrite() is none"),
-        ([Message("user", "a"), Message("assistant", "b")], "is one of role 'assistant'"),
-        ([Message("user", "a"), Message("tool", "b")], "without the turn whose call it answers"),
-        (["a"], "expected a list of toolrl.types.Message"),
-    ],
-)
-def test_messages_after_which_there_can_be_no_turn_are_the_rewriters_fault(made: Any, said: str) -> None:
-    async def work(*_: Any) -> Any:
-        return made
-
-    failure = episode_of(work)[0].failure
-    assert failure is not None
-    assert (failure.fault, failure.component) == ("tool", "history0")
-    assert said in failure.message
 
 
 def test_a_question_that_is_left_unanswered_is_refused() -> None:

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from toolrl.errors import ChatFormatError, EngineError
+from toolrl.errors import EngineError
 from toolrl.parsing.flags import EndFlags
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.model import EpisodeModel
@@ -333,23 +333,6 @@ def test_forms_in_which_a_client_sends_a_turn_back(text: str, sent: str, same: b
         said = (await ask(model, stop=["END", "</tool_call>"])).message
         await ask(model, replace(said, content=sent), Message("user", "b"))
         assert shape(model) == ([[0, 1]] if same else [[0], [1]])
-
-    asyncio.run(main())
-
-
-def test_a_bridge_that_the_format_refuses() -> None:
-    """All messages are rendered then."""
-
-    class Refusing(Stripping):
-        def bridge(self, *given: Any) -> Rendered:
-            raise ChatFormatError("no system message in the middle")
-
-    async def main() -> None:
-        model = told("ok")
-        model._chat = Refusing()
-        said = (await ask(model)).message
-        await ask(model, said, Message("system", "b"))
-        assert shape(model) == [[0, 1]]
 
     asyncio.run(main())
 

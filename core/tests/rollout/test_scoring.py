@@ -211,28 +211,6 @@ async def test_a_reward_that_swallows_its_cancellation_doesnt_hold_up_the_end(
     assert "'waits' was cancelled and didn't end" in caplog.text
 
 
-def test_failed_episodes_arent_compared() -> None:
-    class OddOnes:
-        async def score(self, episode: Episode) -> Score:
-            if episode.index == 1:
-                raise ValueError("odd")
-            return Score(0.0)
-
-    reward = Ranked()
-    groups, _ = rollout(OddOnes(), reward, tasks=1)
-    assert [len(group) for group in reward.groups] == [2]
-    assert [episode.failure is None for episode in groups[0].episodes] == [True, False, True]
-    assert groups[0].episodes[2].reward == 2.0
-
-    class All:
-        async def score(self, episode: Episode) -> Score:
-            raise ValueError("all")
-
-    reward = Ranked()
-    rollout(All(), reward, tasks=1)
-    assert reward.groups == []
-
-
 def test_secrets_are_hidden_in_a_groups_failure() -> None:
     class Tells:
         async def score_group(self, episodes: Sequence[Episode]) -> list[Score]:

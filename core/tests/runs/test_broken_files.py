@@ -95,17 +95,3 @@ def test_episodes_that_a_full_disk_cut_off_stay_and_later_ones_are_kept(
     assert [(stored.step, stored.episode.index) for stored in store.episodes()] == [(1, 0), (2, 1)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("a: " + "[" * 50_000, id="nested deep"),
-        pytest.param("- 1\n", id="no mapping"),
-    ],
-)
-def test_a_config_that_can_not_be_read_is_named(text: str, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run().directory
-    (run / "config.yaml").write_text(text)
-    assert main(["status", str(run)]) == 1
-    error = capsys.readouterr().err
-    assert "config.yaml" in error
-    assert "Traceback" not in error

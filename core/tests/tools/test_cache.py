@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from toolrl.config.tool_policy import PolicyOptions
-from toolrl.tools import as_toolset, tool
-from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
-from toolrl.tools.truncate import token_cut
 from toolrl.types import ToolCall, ToolResult
-from toolrl_testing.fakes import FakeChatFormat, make_build_context, make_episode_context, make_task
+from toolrl_testing.fakes import make_task
 
 pytestmark = pytest.mark.virtual_time
 
@@ -65,24 +61,3 @@ async def test_a_tasks_kwargs_are_part_of_the_question(scene: Any) -> None:
     ):
         await search.ask(task=make_task(tools_kwargs={"search": kwargs}))
     assert len(search.begun) == 3  # What release is given changes no answer.
-
-
-async def test_what_is_kept_is_cut() -> None:
-    runs = []
-
-    @tool(pure=True)
-    async def book() -> str:
-        """A long text."""
-        runs.append(1)
-        return "x" * 1_000_000
-
-    entry = ToolEntry(
-        "b", as_toolset(book, None, make_build_context()), policy=PolicyOptions(cache=4, max_output_tokens=50)
-    )
-    box = ToolBox([entry], cut=token_cut(FakeChatFormat()))
-    for _ in range(2):
-        async with box.open(make_task(), make_episode_context()) as session:
-            (record,) = await session.answer([ToolCall("book", {})])
-            assert record.result.truncated
-            assert len(record.result.text) <= 50
-    assert runs == [1]

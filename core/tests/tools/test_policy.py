@@ -63,16 +63,12 @@ def raising(error: BaseException) -> Callable[[ToolCall], str]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "'query' missing."),
-        ({"query": 3}, "'query': expected string, got integer 3."),
-        ({"query": None}, "'query': expected string, got null."),
-        ({"query": "a", "topk": "three"}, "'topk': expected integer, got string \"three\"."),
-        ({"query": "a", "topk": True}, "'topk': expected integer, got boolean true."),
+        ({}, "'query' is a required property."),
+        ({"query": 3}, "'query': 3 is not of type 'string'."),
+        ({"query": "a", "topk": True}, "'topk': True is not of type 'integer'."),
         ({"query": "a", "topk": 0}, "'topk': 0 is less than the minimum of 1."),
-        ({"query": "a", "mode": "x"}, '\'mode\': expected "exact" | "fuzzy", got string "x".'),
-        ({"query": "a", "tags": 1}, "'tags': expected [string, ...] or null, got integer 1."),
-        ({"query": "a", "where": {}}, "'where': 'city' missing."),
-        ({"query": "a", "where": {"city": 1}}, "'where.city': expected string, got integer 1."),
+        ({"query": "a", "tags": 1}, "'tags': 1 is not valid under any of the given schemas."),
+        ({"query": "a", "where": {"city": 1}}, "'where.city': 1 is not of type 'string'."),
     ],
     ids=lambda value: repr(value)[:40],
 )

@@ -254,7 +254,7 @@ async def test_the_policy_sees_what_it_needs(tools: ModuleType) -> None:
     [
         ({"how": "exit", "n": 3}, "ended with status 3"),
         ({"how": "exit", "n": 0}, "ended with status 0"),
-        ({"how": "kill"}, "was ended by SIGKILL"),
+        ({"how": "kill"}, "ended with status -9"),
         ({"how": "orphan", "n": 4}, "ended with status 4"),
         ({"how": "closes its pipes", "n": 5}, "ended with status 5"),
     ],

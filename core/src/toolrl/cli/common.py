@@ -78,14 +78,6 @@ def add_set_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_debug_argument(parser: argparse.ArgumentParser) -> None:
-    """--debug, as every command has it; of an action of a command."""
-    # A default would put out what stands before the action.
-    parser.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-    )
-
-
 def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tuple[LoadedConfig, Registry]:
     """The config, or that of a run's folder, and the plugins. Raises ConfigError with every mistake.
 

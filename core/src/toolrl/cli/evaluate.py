@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if not folder.exists():
         raise ConfigError(f"there is no file or folder {args.config!r}", hint="Give a config or a run's folder.")
     if folder.is_dir():
-        RunFolder.open(folder)  # its error lists the runs nearby
+        RunFolder.open(folder)
         args.config = str(folder / "config.yaml")
         args.overrides = [*of_run(folder.absolute(), args.checkpoint), *args.overrides]
     elif args.checkpoint is not None:
@@ -66,7 +66,7 @@ def of_run(folder: Path, checkpoint: str | None) -> list[str]:
 
 async def _evaluate(args: argparse.Namespace) -> int:
     loaded, registry = read(args, DATA)
-    from toolrl.jobs import evaluate
+    from toolrl.assembly import evaluate
 
     conditions = [*CONDITIONS] * args.ablate
     if conditions and loaded.config.cluster.rollout_workers:

@@ -147,8 +147,6 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
         raise UsageError(
             f"{folder} exists, and nothing is overwritten", hint="Choose another name, or another folder with --dir."
         ) from None
-    except OSError as error:
-        raise UsageError(f"{folder} can't be made: {error.strerror}") from error
     for where, text in texts.items():
         path = folder / where
         path.parent.mkdir(parents=True, exist_ok=True)

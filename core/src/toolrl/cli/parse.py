@@ -6,9 +6,7 @@ parser's name runs those alone. With `--json` each case gives one line, in the o
     {"id": …, "items": […], "content": …, "answer": …, "seconds": …}
 
 An item is `{"name": …, "arguments": …}` for a call, `{"error": KIND, "name": …}` for an error, whose name is there only
-where it could be read. `id` is the case's own, or the number of its line; `answer` is null where there is none. A line
-of the file that is no case gives `{"id": …, "error": …}` and the exit status 1, and those after it are run. All other
-output goes to standard error.
+where it could be read. `id` is the case's own, or the number of its line; `answer` is null where there is none.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from toolrl.cli.output import error_facts, print_error
-from toolrl.errors import ConfigError, DataError, ToolrlError
+from toolrl.errors import ConfigError, DataError
 from toolrl.terminal_text import visible
 
 if TYPE_CHECKING:
@@ -46,16 +43,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        return _run(args)
-    except ToolrlError as error:
-        if not (args.cases and args.json):
-            raise
-        print_error(error)  # a line of standard output is a case's
-        return 1
-
-
-def _run(args: argparse.Namespace) -> int:
     from toolrl.parsing.flags import EndFlags
 
     only_flag = args.cases and args.parser == _ANSWER
@@ -76,36 +63,26 @@ def _run_text(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> 
 
 
 def _run_cases(args: argparse.Namespace, parser: ToolParser, flags: EndFlags) -> int:
-    """Run each case of this parser and each that names none. Exit status 1 where a line is no case."""
+    """Run each case of this parser and each that names none."""
     from toolrl.parsing.cases import read_cases, run_case
 
     name = args.parser.rpartition("/")[2]
     mine = {None, name, args.parser} | ({_ANSWER} if name == "hermes" else set())
-    counts = {"run": 0, "skipped": 0, "bad": 0}
+    counts = {"run": 0, "skipped": 0}
     for case in read_cases(args.cases):
         if case.parser not in mine:
             counts["skipped"] += 1
             continue
-        name_of_case = case.wanted.get("id", case.id)
-        if case.problem is not None:
-            counts["bad"] += 1
-            if args.json:
-                print(json.dumps({"id": name_of_case, "error": error_facts(case.problem)}))
-            print_error(case.problem)
-            continue
         outcome = run_case(parser, flags, case)
         counts["run"] += 1
         if args.json:
-            print(json.dumps({"id": name_of_case, **outcome.facts()}))
+            print(json.dumps({"id": case.wanted.get("id", case.id), **outcome.facts()}))
         else:
             _show(f"{case.id}\n{describe(outcome)}\n")
-    summary = f"{counts['run']} cases run, {counts['skipped']} of other parsers skipped"
-    if counts["bad"]:
-        summary += f", lines that are no case: {counts['bad']}"
-    print(summary, file=sys.stderr)
-    if not counts["run"] and not counts["bad"]:
+    print(f"{counts['run']} cases run, {counts['skipped']} of other parsers skipped", file=sys.stderr)
+    if not counts["run"]:
         raise DataError(f"no case is for the parser {args.parser!r}", where=args.cases)
-    return 1 if counts["bad"] else 0
+    return 0
 
 
 def _show(text: str) -> None:

@@ -244,7 +244,7 @@ class RolloutConfig(Frame):
         0.2,
         ge=0,
         le=1,
-        description="A run stops when more than this share of a step's episodes failed, or of its tool calls crashed.",
+        description="A run stops when more than this share of a step's episodes failed.",
     )
 
     @property

@@ -56,11 +56,7 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
-        raise ConfigError(
-            f"a config is a mapping of sections, this is a {type(tree).__name__}",
-            where=path,
-            hint="Its sections are model, data, environments, engine, trainer and so on; see `toolrl config schema`.",
-        )
+        raise ConfigError(f"a config is a mapping of sections, this is a {type(tree).__name__}", where=path)
     return tree, problems
 
 

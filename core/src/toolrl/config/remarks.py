@@ -135,13 +135,3 @@ def check_ranks(config: Config, distributed: bool) -> None:
             hint="Set it to 0, have others sample by cluster.rollout_workers, or train in one process.",
         )
     config.trainer.check_sharded()
-
-
-def check_torchrun(config: Config) -> None:
-    """Raises ConfigError where the config has Ray place what torchrun has started already."""
-    if config.cluster.trainer_workers:
-        raise ConfigError(
-            f"cluster.trainer_workers: {config.cluster.trainer_workers} are to be placed by Ray, and torchrun has "
-            "started ranks already",
-            hint="Run `toolrl train` without torchrun, or set it to 0.",
-        )

@@ -265,11 +265,8 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
 
 def _check_format(found: int, path: Path) -> None:
     if found > FORMAT:
-        raise CheckpointError(
-            f"it has format {found}, and this version of toolrl reads up to {FORMAT}",
-            where=str(path),
-            hint="Use the version of toolrl that wrote it, or a newer one.",
-        )
+        text = f"it has format {found}, and this version of toolrl reads up to {FORMAT}"
+        raise CheckpointError(text, where=str(path))
 
 
 def prune(directory: Path, keep: int, spare: Collection[int] = (), *, last: int) -> None:

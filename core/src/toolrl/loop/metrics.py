@@ -206,8 +206,6 @@ def error_metrics(groups: Sequence[Group], k: int) -> dict[str, float]:
 def pass_at_k(episodes: int, correct: int, k: int) -> float:
     """The chance that at least one of k episodes is correct, where `correct` of `episodes` were: the unbiased estimate
     1 − C(episodes − correct, k) / C(episodes, k) of Chen et al., arXiv 2107.03374, section 2.1."""
-    if not 0 <= correct <= episodes or not 1 <= k <= episodes:
-        raise ValueError(f"expected 0 ≤ correct ≤ episodes and 1 ≤ k ≤ episodes, got {correct}, {episodes} and k {k}")
     return 1.0 - math.comb(episodes - correct, k) / math.comb(episodes, k)
 
 

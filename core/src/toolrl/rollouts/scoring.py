@@ -111,10 +111,7 @@ def finite(name: str, value: float, error: type[ToolrlError] = RewardError) -> f
     """The value as a float. Raises `error` for what is no number to train on."""
     value = float(value)
     if not abs(value) <= LARGEST:
-        raise error(
-            f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}",
-            hint="Return 0.0 where there is nothing to score.",
-        )
+        raise error(f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}")
     return value
 
 

@@ -88,11 +88,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Iterator[Any]:
     broken: tuple[int, ValueError] | None = None
     for number, line in enumerate(lines, start=1):
         if broken is not None:
-            raise DataError(
-                f"this line isn't JSON: {broken[1]}",
-                where=f"{where}:{broken[0]}",
-                hint="The file was changed by hand or the disk failed: delete the line to continue without it.",
-            )
+            raise DataError(f"this line isn't JSON: {broken[1]}", where=f"{where}:{broken[0]}")
         if not line.strip():
             continue
         try:

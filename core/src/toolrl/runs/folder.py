@@ -34,7 +34,7 @@ from toolrl.runs.episodes import EpisodeStore
 from toolrl.runs.files import FolderLock, json_line, read_config, read_json, read_lines, write_atomic
 from toolrl.runs.metrics import MetricsLine, MetricsLog
 from toolrl.runs.records import StoredEpisode
-from toolrl.runs.summary import summarise
+from toolrl.runs.metrics import summarise
 
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
@@ -138,10 +138,7 @@ class RunFolder:
         """Read a run. Raises DataError where there is none."""
         directory = Path(path).absolute()
         if not is_run_folder(directory):
-            children = directory.iterdir() if directory.is_dir() else ()
-            inside = sorted(child.name for child in children if is_run_folder(child))
-            hint = f"Runs in this folder: {', '.join(inside)}." if inside else "A run folder holds config.yaml."
-            raise DataError("no run here", where=str(directory), hint=hint)
+            raise DataError("no run here", where=str(directory), hint="A run folder holds config.yaml.")
         folder = cls(directory, read_config(directory / "config.yaml"), 0)
         summary = folder.summary()
         folder.total_steps = int(summary.get("total_steps", 0))

@@ -13,7 +13,7 @@ from typing import Any
 
 from toolrl.protocols import RunInfo, StepReport
 from toolrl.runs.folder import RunFolder
-from toolrl.runs.summary import describe_error, status_of
+from toolrl.runs.metrics import describe_error, status_of
 from toolrl.types import Episode
 
 TokenPieces = Callable[[Sequence[int]], Sequence[str]]

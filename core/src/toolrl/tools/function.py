@@ -51,10 +51,6 @@ class FunctionTool:
         process: bool = False,
         endpoint: str | None = None,
     ) -> None:
-        if not callable(function):
-            raise TypeError(f"@tool takes a function, got {function!r:.80}")
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"@tool: timeout is {timeout}, expected seconds above 0")
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         check_tool_name(self.name)
         self._signature = Signature(function, self.name, description)

@@ -277,12 +277,7 @@ def _parameters_model(tool: Tool) -> type[BaseModel] | None:
     """The pydantic model that `execute` takes as `parameters`, or None where these stay a dict."""
     execute = type(tool).execute
     written = {n: p for n, p in inspect.signature(execute).parameters.items() if n == "parameters"}
-    try:
-        hint = resolved_hints(execute, written, f"tool class {type(tool).__qualname__!r}").get("parameters")
-    except TypeError:
-        if tool.spec is not None:  # A hint for type checkers alone.
-            return None
-        raise
+    hint = resolved_hints(execute, written, f"tool class {type(tool).__qualname__!r}").get("parameters")
     return hint if isinstance(hint, type) and issubclass(hint, BaseModel) else None
 
 

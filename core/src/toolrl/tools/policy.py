@@ -22,14 +22,16 @@ counted before, in the order of the calls: `CallBudget`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 
 from toolrl.config.tool_policy import DEFAULT_TIMEOUT, PolicyOptions
 from toolrl.errors import ConfigError, ToolError, ToolLimitError, ToolTimeoutError
 from toolrl.tools.breaker import CircuitBreaker
-from toolrl.tools.cache import Cache
 from toolrl.tools.cancellation import TooLateError, Watch
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, ToolFailure, call_tool
@@ -87,7 +89,7 @@ class CallPolicy:
                 check_arguments(call.spec, call.call.arguments, call.shown)
             result = await self.attempt(call)
         except ToolError as error:
-            text = _message(error) or f"The tool {call.shown!r} failed and didn't say why."
+            text = _text(error.message or error) or f"The tool {call.shown!r} failed and didn't say why."
             result = ToolResult(call.hide(text), error=str(error.kind))
         except BaseException as error:  # whatever a tool raises is data
             if not watch.failed(error):
@@ -181,6 +183,45 @@ class CallPolicy:
         return replace(result, text=text, truncated=True) if was_cut else result
 
 
+class Cache:
+    """Answers of pure tools, kept for equal calls of all episodes: up to `size` that are no errors and don't end their
+    episode. The least recently used one is dropped first."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[bytes, ToolResult] = OrderedDict()
+
+    async def answer(self, call: Invocation, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
+        """The answer to an equal call, or that of `run`. Raises what `run` raises."""
+        key = _key(call)
+        if key is None:
+            return await run()
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            call.note("cache_hits")
+            return self._kept[key]
+        call.note("cache_hits", 0)
+        result = await run()
+        if result.error is None and not result.done:
+            self._kept[key] = result
+            if len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return result
+
+
+def _key(invocation: Invocation) -> bytes | None:
+    """The same for calls that have the same answer; None for those that have to run."""
+    traits = invocation.traits
+    if not traits.pure or traits.per_episode:
+        return None
+    given = [invocation.kwargs.get(f"{stage}_kwargs") for stage in ("create", "execute")]
+    try:
+        text = json.dumps([invocation.call.name, invocation.call.arguments, given], sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
 class CallBudget:
     """How many calls of a toolset one episode may make, and each of its turns. All its tools count together."""
 
@@ -224,12 +265,6 @@ def _crash(call: Invocation, error: BaseException) -> ToolResult:
         trace = format_error(error)
     call.failures.append(ToolFailure(call.shown, message, trace))
     return ToolResult(f"The tool {call.shown!r} crashed: {call.hide(message)}", error="crash")
-
-
-def _message(error: ToolError) -> str:
-    """A tool's own subclass may do without what the base class sets, and the base class takes what isn't text."""
-    said = next((it for it in (error.message, _text(error), *error.args[:1]) if it), "")
-    return said if isinstance(said, str) else _text(said)
 
 
 def _text(error: object) -> str:
