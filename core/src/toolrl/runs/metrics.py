@@ -2,7 +2,7 @@
 
 A line holds `step`, `kind`, `time` (seconds since the epoch) and `episodes` (how many the step stored), then the step's
 metrics under their own names. Numbers that aren't finite are written as the strings "nan", "inf" and "-inf", so that
-every line is JSON to every reader.
+every line is JSON to every reader. `summary.json` has them in short, and how a run ended.
 """
 
 from __future__ import annotations
