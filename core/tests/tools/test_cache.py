@@ -41,6 +41,28 @@ async def test_the_least_recently_asked_for_goes_first(scene: Any) -> None:
     assert counts == [1, 2, 2, 2, 3, 4, 5, 6]
 
 
+async def test_equal_calls_at_once_run_once(scene: Any) -> None:
+    search = scene(echo, {"cache": 2}, traits=PURE)
+    records = await asyncio.gather(*(search.ask(str(n), q="x") for n in range(20)))
+    assert {record.result.text for record in records} == {"about {'q': 'x'}"}
+    assert sum(record.result.metrics["policy/cache_hits"] for record in records) == 19
+    assert asyncio.get_running_loop().time() == pytest.approx(1)
+    assert len(search.begun) == 1
+
+
+async def test_where_the_one_that_runs_is_cancelled_the_next_takes_its_place(scene: Any) -> None:
+    search = scene(echo, {"cache": 2}, traits=PURE)
+    tasks = [asyncio.create_task(search.ask(str(n), q="x")) for n in range(4)]
+    await asyncio.sleep(0.5)
+    tasks[0].cancel()
+    tasks[2].cancel()  # One that waits.
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(it, asyncio.CancelledError) for it in done] == [True, False, True, False]
+    assert done[1].result.text == done[3].result.text == "about {'q': 'x'}"
+    assert asyncio.get_running_loop().time() == pytest.approx(1.5)
+    assert len(search.begun) == 2
+
+
 async def test_what_ends_an_episode_or_is_an_error_is_not_kept(scene: Any) -> None:
     async def respond(call: ToolCall) -> ToolResult:
         return ToolResult("bye", done=bool(call.arguments), error=None if call.arguments else "tool_error")

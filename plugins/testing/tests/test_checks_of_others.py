@@ -545,10 +545,6 @@ class SoundObserver:
     def toolrl_run_end(self, error: Any) -> None: ...
 
 
-class TakesMore:
-    def toolrl_step_end(self, run: Any, report: Any, model: Any) -> None: ...
-
-
 class AsyncObserver:
     async def toolrl_step_end(self, run: Any, report: Any) -> None: ...
 
@@ -559,7 +555,7 @@ class Misspelled:
 
 def test_observers() -> None:
     others.check_observer(SoundObserver())
-    for broken, message in ((TakesMore, "takes 'model'"), (AsyncObserver, "async"), (Misspelled, "no event")):
+    for broken, message in ((AsyncObserver, "async"), (Misspelled, "no event")):
         with pytest.raises(AssertionError, match=message):
             others.check_observer(broken())
 

@@ -185,23 +185,45 @@ class CallPolicy:
 
 class Cache:
     """Answers of pure tools, kept for equal calls of all episodes: up to `size` that are no errors and don't end their
-    episode. The least recently used one is dropped first."""
+    episode. The least recently used one is dropped first. Equal calls at once run once: the others wait for the first,
+    and where that one is cancelled the next takes its place."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._kept: OrderedDict[bytes, ToolResult] = OrderedDict()
+        self._running: dict[bytes, asyncio.Future[ToolResult]] = {}
 
     async def answer(self, call: Invocation, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
         """The answer to an equal call, or that of `run`. Raises what `run` raises."""
         key = _key(call)
         if key is None:
             return await run()
+        while (running := self._running.get(key)) is not None:
+            await asyncio.wait((running,))
+            if not running.cancelled():
+                call.note("cache_hits")
+                return running.result()
         if key in self._kept:
             self._kept.move_to_end(key)
             call.note("cache_hits")
             return self._kept[key]
         call.note("cache_hits", 0)
-        result = await run()
+        return await self._run(key, run)
+
+    async def _run(self, key: bytes, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
+        running = self._running[key] = asyncio.get_running_loop().create_future()
+        try:
+            result = await run()
+            running.set_result(result)
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            running.cancel()
+            raise
+        except BaseException as error:
+            running.set_exception(error)
+            running.exception()  # Retrieved: there may be no other caller.
+            raise
+        finally:
+            del self._running[key]
         if result.error is None and not result.done:
             self._kept[key] = result
             if len(self._kept) > self._size:
