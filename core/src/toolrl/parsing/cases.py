@@ -136,4 +136,6 @@ def _case(line: str, where: str, number: int) -> Case:
 def _text(row: Mapping[str, Any]) -> str:
     if "text_parts" in row:
         return "".join([piece * count for piece, count in row["text_parts"]])
-    return str(row["text"])
+    if not isinstance(row["text"], str):
+        raise TypeError(f"text is {type(row['text']).__name__}, expected a string")
+    return row["text"]
