@@ -34,7 +34,7 @@ from toolrl.config.read import read_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.preflight import check_start, run_directory
-from toolrl.python_objects import take_objects
+from toolrl.python_objects import PLUGIN, take_objects
 from toolrl.runs.folder import RunFolder
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
@@ -90,6 +90,12 @@ def _load(config: ConfigSource, overrides: Sequence[str], sections: Mapping[str,
         problems += apply_overrides(tree, moved)[1]
     tree, registry = take_objects(_merged(tree, sections), load_registry())
     loaded = check_config(tree, overrides, source=source, registry=registry, problems=problems)
+    cluster = loaded.config.cluster
+    if registry.plugin(PLUGIN) is not None and (cluster.rollout_workers or cluster.trainer_workers):
+        raise ConfigError(
+            "cluster: the config holds Python objects, which other processes don't have",
+            hint="Make a plugin of them (`toolrl new-plugin`), or leave rollout_workers and trainer_workers out.",
+        )
     return loaded, registry
 
 
