@@ -15,7 +15,6 @@ LAYERS = [
     {"__main__"},
     {"api"},
     {"cli"},
-    {"jobs"},
     {"assembly"},
     {"run_builder"},
     {"preflight"},

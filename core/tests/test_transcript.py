@@ -45,12 +45,6 @@ def test_all_of_it() -> None:
     )
 
 
-def test_without_the_prompt_the_examples_in_it_are_left_out_too() -> None:
-    text = an_episode().transcript(prompt=False)
-    assert text.startswith("thinking:\n  I had")
-    assert "2+2?" not in text
-
-
 @pytest.mark.parametrize(
     ("option", "lost"), [("thinking", "better ask"), ("calls", "expression"), ("tool_output", "four: 4")]
 )

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gc
 import json
 import logging
@@ -137,6 +138,11 @@ def _multiply(a: int, b: int) -> str:
     return str(a * b)
 
 
+@functools.wraps(_multiply)
+async def _multiply_on_loop(a: int, b: int) -> str:
+    return _multiply(a, b)
+
+
 class EndsWell:
     """A reward that looks at the last turn."""
 
@@ -149,7 +155,7 @@ def make_environment(tokenizer: Any, *, inline: bool) -> Environment:
     """As a config with the template format, hermes, two tools and a reward gives it."""
     context = BuildContext("bench", tokenizer=tokenizer)
     chat = TemplateFormat(None, context)
-    tools = [add, tool(name="multiply", inline=inline)(_multiply)]
+    tools = [add, tool(name="multiply")(_multiply_on_loop if inline else _multiply)]
     entries = [ToolEntry(one.name, as_toolset(one, None, context), policy=PolicyOptions()) for one in tools]
     return Environment(
         "default",

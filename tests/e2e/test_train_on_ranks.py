@@ -213,10 +213,3 @@ def test_a_mistake_that_all_ranks_make_is_told_once(ranks: Ranks) -> None:
     status, _, err = ranks.run("train", ranks.config("stale", rollout={"max_staleness": 1}))
     assert status != 0
     assert err.count("rollout.max_staleness: where weights are spread over ranks") == 1
-
-
-@pytest.mark.slow
-def test_other_commands_say_that_they_are_for_one_process(ranks: Ranks) -> None:
-    status, _, err = ranks.run("eval", ranks.config("e"))
-    assert status != 0
-    assert err.count("only `toolrl train` runs in several processes, and 2 were started") == 1

@@ -25,14 +25,12 @@ from toolrl.errors import ChatFormatError, DataError  # noqa: E402
 from toolrl.protocols import BuildContext  # noqa: E402
 from toolrl.rollouts.environment import Environment, Limits, NamedReward  # noqa: E402
 from toolrl.rollouts.runner import Runner  # noqa: E402
-from toolrl.run_builder import _check_images  # noqa: E402
 from toolrl.runs.records import episode_from_json, episode_to_json  # noqa: E402
 from toolrl.tools import tool  # noqa: E402
 from toolrl.tools.toolbox import ToolBox, ToolEntry  # noqa: E402
 from toolrl.tools.toolset import as_toolset  # noqa: E402
 from toolrl.types import Episode, Media, Message, ParsedTurn, Score, Task, ToolCall, ToolResult  # noqa: E402
 from toolrl_plugin_chat.media import Images, parts  # noqa: E402
-from toolrl_plugin_chat.options import TemplateOptions  # noqa: E402
 from toolrl_plugin_chat.template import TemplateFormat  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.fine_tuning.demonstrations import encode_task, from_episodes  # noqa: E402
@@ -47,7 +45,6 @@ TEMPLATE = """{% for message in messages %}<|im_start|>{{ message.role }}
 <|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-BLIND = TEMPLATE.replace("if part.type == 'image'", "if part.type == 'image' and message.role != 'tool'")
 """A template that shows no images in a tool's results."""
 TEXT = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -214,7 +211,7 @@ def test_a_whole_processor_makes_the_same_ids() -> None:
 # The whole way.
 
 
-@tool(media=True)
+@tool
 def see(seed: int = 0) -> ToolResult:
     """Looks again.
 
@@ -224,33 +221,6 @@ def see(seed: int = 0) -> ToolResult:
 
 
 SEE = see
-
-
-@pytest.mark.parametrize(
-    ("template", "sees", "said"),
-    [
-        (TEMPLATE, True, ""),
-        (BLIND, True, "hold 1 images, and the chat template shows 0"),
-        (TEMPLATE, False, "takes text alone"),
-    ],
-    ids=["shown", "not in results", "text model"],
-)
-def test_a_tool_whose_images_the_model_would_not_see_is_told_at_the_start(
-    policy: PolicyModel, template: str, sees: bool, said: str
-) -> None:
-    policy.tokenizer.chat_template = template
-    policy.processor = policy.processor if sees else None
-    context = BuildContext("template", tokenizer=policy.tokenizer, processor=policy.processor)
-    chat = TemplateFormat(TemplateOptions(tool_role="tool"), context)
-    entries = [ToolEntry("see", as_toolset(SEE, None, BuildContext("see")))]
-    _check_images(chat, [ToolEntry("blind", as_toolset(tool(SEE.function), None, BuildContext("blind")))], "here")
-    if not said:
-        _check_images(chat, entries, "here")
-        return
-    with pytest.raises(ChatFormatError, match=f"the tool 'see' gives images in its results: .*{said}") as caught:
-        _check_images(chat, entries, "environments.default.chat_format")
-    assert caught.value.where == "environments.default.chat_format"
-    assert caught.value.hint
 
 
 class SeesOnce:

@@ -64,7 +64,7 @@ def evaluate(
         raise ConfigError(f"checkpoint {checkpoint!r} is one of a run, and this is a config", hint="Give its folder.")
     loaded, registry = _load(config, of_run, sections)
     check_start(loaded, registry, evaluate_command.DATA, resume=None, overwrite=overwrite)
-    return _run(evaluate_command.start, loaded, registry, overwrite=overwrite, ablate=ablate, condition=None)
+    return _run(evaluate_command.start, loaded, registry, overwrite=overwrite, ablate=ablate)
 
 
 def rollout(
@@ -83,11 +83,7 @@ def _load(config: ConfigSource, overrides: Sequence[str], sections: Mapping[str,
     if isinstance(config, Mapping):
         tree, source = dict(config), "run"
     else:
-        try:
-            source = os.fspath(config)
-        except TypeError:
-            raise ConfigError(f"a config is a file, a run's folder or a dict, not a {type(config).__name__}") from None
-        moved = []
+        source, moved = os.fspath(config), []
         if Path(source).is_dir():
             source, moved = str(Path(source) / "config.yaml"), place_of(Path(source))
         tree, problems = read_config(source)

@@ -1,8 +1,8 @@
 """Puts a run together from a config: the one place where components are built and joined.
 
 `assemble` builds what every command needs (policy, environments, engine, runner, run folder, events), in an order in
-which each thing only needs what stands before it, and takes it down again in reverse. The commands then ask for what is
-theirs (`toolrl.jobs`).
+which each thing only needs what stands before it, and takes it down again in reverse. What the commands do with it
+stands below.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.logs import masked_logs
 from toolrl.config.model import Config
+from toolrl.config.remarks import remarks
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST, find_checkpoint, list_checkpoints, verify
 from toolrl.loop.data import EndlessOrder, left_out
-from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.evaluate import Evaluator, ablate
+from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
-from toolrl.preflight import build_cluster, build_dataset, build_datasets, check_not_inside, run_directory
+from toolrl.preflight import build_cluster, build_dataset, build_datasets, run_directory
 from toolrl.protocols import (
     RolloutEngine,
+    StepReport,
     TaskSource,
     TrainedModel,
     TrainerBackend,
@@ -138,7 +141,7 @@ async def assemble(
     backend = build_trainer(registry, config)
     backend.prepare(ranks.device_name)
     directory = run_directory(config)
-    source = _model_to_load(config, backend, overwrite=overwrite)
+    source = model_source(config.model.path)
     trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
     if trains and isinstance(backend, ChecksMemory):
         backend.check_memory(source, engine_options(registry, config), ranks.size)
@@ -152,7 +155,7 @@ async def assemble(
         model = backend.load_model(source, ranks=ranks)
         builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
         limits = builder.limits()
-        events = builder.events(folder, config.observers if observers is None else observers, limits)
+        events = builder.events(folder, config.observers if observers is None else observers)
         events.extra_metrics = left_out(datasets.values())
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         phase = RunPhase(events.phase_start)
@@ -190,17 +193,6 @@ def _facts(phase: RunPhase) -> dict[str, Any]:
     """What the run is busy with, and how often its ranks were started again: torchrun and trainer workers set that."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
     return {"doing": phase.name, "doing_seconds": phase.seconds, "rank_restarts": restarts}
-
-
-def _model_to_load(config: Config, backend: TrainerBackend, *, overwrite: bool) -> str:
-    """The folder or hub name of the model. Raises ConfigError where `overwrite` would delete it."""
-    if overwrite:
-        check_not_inside(config.model.path, config)
-    source = model_source(config.model.path)
-    base = backend.base_of(source)
-    if overwrite and base is not None:
-        check_not_inside(base, config)
-    return source
 
 
 @dataclass
@@ -311,3 +303,38 @@ def model_source(path: str, where: str | None = "model.path") -> str:
         hint = "`toolrl train` and `sft` write one at the end, and in between as `save_every` says."
         raise ConfigError(f"the run {str(run)!r} has no checkpoint", where=where, hint=hint)
     return str(find_checkpoint(run / "checkpoints", name))
+
+
+# What the commands do with an assembled run.
+
+
+async def train(assembly: Assembly) -> None:
+    """The trainer's reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
+    with assembly.ranks.explaining():
+        for remark in remarks(assembly.config, assembly.registry):
+            _log.warning("%s", remark)
+        await assembly.backend.train(assembly)
+
+
+async def evaluate(assembly: Assembly, conditions: Sequence[str] = ()) -> dict[str, Any]:
+    """One evaluation on data.eval, and one under each condition of an ablation: their metrics."""
+    evaluator, uses = assembly.evaluator(), assembly.config.environments
+    assert evaluator is not None, "assemble() refuses a config without data.eval"
+    assembly.events.run_start()
+    if conditions:
+        having = {name: it for name, it in assembly.environments.items() if uses[name].tools}
+        metrics = await ablate(evaluator, having, conditions, assembly.config.seed)
+    else:
+        metrics = await evaluator.run(0)
+    assembly.events.step_end(StepReport(0, "eval", metrics))
+    return dict(metrics)
+
+
+async def sample(assembly: Assembly, tasks: int, episodes: int) -> dict[str, Any]:
+    """`episodes` episodes of each of the first training tasks: their metrics."""
+    assembly.events.run_start()
+    assembly.phase.begin("sampling", tasks * episodes)
+    groups = await assembly.runner.run(assembly.order().take(0, tasks), episodes, assembly.limits, round_id="rollout")
+    metrics = episode_metrics(groups)
+    assembly.events.step_end(StepReport(0, "rollout", metrics))
+    return dict(metrics)

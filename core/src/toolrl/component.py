@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -75,17 +74,5 @@ class Component(Generic[T]):
         except BaseException as error:  # sys.exit() and the like in a plugin's module, too
             raise ComponentLoadError(
                 f"component {self.name!r}: its {what} {path!r} can't be imported: {type(error).__name__}: {error}",
-                hint=_install_hint(error),
             ) from error
         return value
-
-
-def _install_hint(error: BaseException) -> str | None:
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return None
-    package = error.name.partition(".")[0]
-    if package in sys.modules:
-        return (
-            f"{package!r} is installed, in another version perhaps: look for a misspelling, or install the one with it."
-        )
-    return f"Install what provides the module {package!r}, then try again."

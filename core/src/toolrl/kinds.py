@@ -30,11 +30,6 @@ class Kind:
         """The hook that registers components of this kind."""
         return f"toolrl_{self.name}"
 
-    @property
-    def label_with_article(self) -> str:
-        """`an engine`, `a parser`."""
-        return f"{'an' if self.label[0] in 'aeiou' else 'a'} {self.label}"
-
 
 _TEACHERS = "algorithm.distillation.teachers.*.engine"
 

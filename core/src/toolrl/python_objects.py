@@ -3,7 +3,7 @@
     tools       a function with type hints, with or without `@tool`, a `Tool` class, a toolset
     rewards     a function of an episode that returns a number, a `Score`, or whether the answer is correct; an object
                 that follows `Reward`
-    data        a list of dicts, a pandas frame, a `datasets.Dataset`, a list of `Task`
+    data        a list of dicts, a `datasets.Dataset`, a list of `Task`
     all others  an object that follows the protocol of its kind, or a class or factory `(options, context)`
 
 The objects become components of a plugin `python-objects` that belongs to the run alone.
@@ -89,10 +89,6 @@ def _named(value: Any, kind: str, where: str, found: Components) -> Any:
     """What stands for a value in a config: itself, unless it is an object or names one."""
     if isinstance(value, Mapping) and "use" in value:
         return {**value, "use": _named(value["use"], kind, where, found)}
-    if kind == "datasets" and isinstance(value, Mapping) and value and all(map(_has_rows, value.values())):
-        raise ConfigError(
-            f"{where}: a dict of {', '.join(map(str, value))}", hint="Give one of them, such as data['train']."
-        )
     if value is None or isinstance(value, str | Mapping):
         return value
     try:
@@ -165,8 +161,6 @@ def _has_rows(value: Any) -> bool:
 
 def _rows(value: Any, where: str) -> Any:
     """A factory of a task source. Raises ConfigError for what has no rows."""
-    if hasattr(value, "iloc"):  # A pandas frame, whose items are columns.
-        value = value.to_dict("records")
     hint = "Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, or a list of Task."
     if not _has_rows(value):
         raise ConfigError(f"{where}: a {type(value).__name__} has no length and no rows by index", hint=hint)

@@ -3,7 +3,6 @@ place in the config."""
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from toolrl.chat.parser_roundtrip import calls_are_read
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import EnvironmentConfig
-from toolrl.errors import ChatFormatError, ConfigError, ToolrlError
+from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.events import Events
@@ -23,7 +22,6 @@ from toolrl.plugins.registry import Registry
 from toolrl.preflight import build_cluster
 from toolrl.protocols import (
     BuildContext,
-    ChatFormat,
     ChecksTools,
     HoldsStill,
     RolloutEngine,
@@ -31,7 +29,6 @@ from toolrl.protocols import (
     WeightSource,
 )
 from toolrl.rollouts.environment import Environment, Limits, NamedReward
-from toolrl.rollouts.long_prompts import LongPrompts
 from toolrl.rollouts.runner import Runner
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.recorder import RunRecorder
@@ -40,40 +37,13 @@ from toolrl.tools.policy import PolicyOptions
 from toolrl.tools.rate_limits import Limiter
 from toolrl.tools.restart_counts import RestartCounts
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.tools.toolset import known_traits
 from toolrl.tools.truncate import token_cut
-from toolrl.types import Episode, Markers, Media, Message, ToolSpec
+from toolrl.types import Episode, Markers, ToolSpec
 
 _log = logging.getLogger(__name__)
 
 PROBE = ToolSpec("lookup", "Looks something up.", {"type": "object", "properties": {"key": {"type": "string"}}})
 """Stands for the tools of an environment where only the form of a conversation is asked about."""
-
-
-def _check_chat(chat: ChatFormat, has_tools: bool, where: str) -> None:
-    """Find out now, not in the first episode, that a chat format can't go on after a turn; pass on its remarks."""
-    if isinstance(chat, ChecksTools):
-        for remark in chat.check((PROBE,) if has_tools else ()):
-            _log.warning("%s: %s", where, remark)
-
-
-def _check_images(chat: ChatFormat, entries: Sequence[ToolEntry], where: str) -> None:
-    """Find out now that a chat format can't show the images that a tool says it gives. Raises ChatFormatError."""
-    known = {name: traits for entry in entries for name, traits in known_traits(entry.toolset).items()}
-    giving = next((name for name, traits in known.items() if traits.media), None)
-    if giving is None or not isinstance(chat, ChecksTools):
-        return
-    picture: Any = b""  # Without pillow the format says what to install.
-    if importlib.util.find_spec("PIL") is not None:
-        from PIL import Image
-
-        picture = Image.new("RGB", (224, 224))
-    result = Message("tool", "Here.", media=(Media("image", picture),), tool_call_id="call_1", name=PROBE.name)
-    try:
-        chat.bridge((), [result], (PROBE,))
-    except ChatFormatError as error:
-        text = f"the tool {giving!r} gives images in its results: {error.message}"
-        raise ChatFormatError(text, where=where, hint=error.hint) from error
 
 
 class RunBuilder:
@@ -136,13 +106,14 @@ class RunBuilder:
                 where=f"{where}.history",
                 hint="Take a parser that answers calls by messages, such as hermes, or leave `history` out.",
             )
-        _check_chat(chat, bool(entries), f"{where}.chat_format")
-        _check_images(chat, entries, f"{where}.chat_format")
+        # Found out now, and not in the first episode: whether the format can go on after a turn.
+        for line in chat.check((PROBE,) if entries else ()) if isinstance(chat, ChecksTools) else ():
+            _log.warning("%s.chat_format: %s", where, line)
         remark = calls_are_read(chat, parser, PROBE) if entries else None
         if remark is not None:
             _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)
         rewards = [
-            NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
+            NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight)
             for index, use in enumerate(config.rewards)
         ]
         harness = None
@@ -199,7 +170,7 @@ class RunBuilder:
             lockstep=self._config.deterministic,
         )
 
-    def events(self, folder: RunFolder, uses: Sequence[ComponentUse], limits: Limits) -> Events:
+    def events(self, folder: RunFolder, uses: Sequence[ComponentUse]) -> Events:
         if not self._ranks.first:
             return Events(folder, {})
         recorder = RunRecorder(
@@ -208,9 +179,7 @@ class RunBuilder:
             token_pieces=self._token_pieces,
             hide=self._hide,
         )
-        of_model = self._config.rollout.max_episode_tokens is None
-        long_prompts = LongPrompts(limits.max_episode_tokens, of_model=of_model)
-        events = Events(folder, {"run folder": recorder, "long prompts": long_prompts}, self._hide)
+        events = Events(folder, {"run folder": recorder}, self._hide)
         self._add_observers_of_every_run(events, {use.use for use in uses})
         for index, use in enumerate(uses):
             events.add(f"{use.use}[{index}]", self.build("observers", use, f"observers[{index}]"))

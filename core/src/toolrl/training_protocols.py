@@ -128,11 +128,6 @@ class TrainerBackend(Protocol):
         ...
 
     @staticmethod
-    def base_of(source: str) -> str | None:
-        """The model that the adapter in a folder was made for; None where the folder holds no adapter."""
-        ...
-
-    @staticmethod
     def clean(directory: Path) -> None:
         """Delete what killed processes left of this kind in a run's folder."""
         ...

@@ -212,7 +212,7 @@ class TestErrors:
         path = write(tmp_path / "a.jsonl", {"prompt": "x"}, "", '{"prompt": ', {"prompt": "y"})
         source = read(path)
         assert source[2].messages[0].content == "y"
-        with pytest.raises(DataError, match="not JSON: Expecting value at column 13") as caught:
+        with pytest.raises(DataError, match="not JSON: Expecting value") as caught:
             source[1]
         assert caught.value.where == f"{path}:3"
 

@@ -32,10 +32,6 @@ def test_fields_line_up() -> None:
     assert trajectory.prompt_length == 3
 
 
-def test_prompt_length_without_a_sample_is_everything() -> None:
-    assert started().trajectory().prompt_length == 3
-
-
 piece = st.tuples(st.booleans(), st.lists(st.integers(0, 200_000), max_size=6))
 
 
@@ -119,12 +115,3 @@ def test_check_sees_every_field(field: str, position: int, value: float) -> None
     getattr(buffer, field)[position] = value
     with pytest.raises(ExactnessError):
         buffer.check()
-
-
-def test_the_prompt_is_copied_once_a_change() -> None:
-    buffer = started()
-    assert buffer.ids is buffer.ids
-    first = buffer.ids
-    buffer.given((4,))
-    assert first == (1, 2, 3)
-    assert buffer.ids == (1, 2, 3, 4)

@@ -96,29 +96,6 @@ importlib.util.find_spec = lambda name, *rest: None if name in ("tensorboard", "
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "override", "says"),
-    [
-        ("train", "data.train.options.path=none.jsonl", "data.train.options: no file matches 'none.jsonl'"),
-        ("train", "data.train.options.path=table.csv", "Convert it to JSON Lines"),
-        ("train", "data.eval.options.path=none.jsonl", "data.eval.options: no file matches 'none.jsonl'"),
-        ("eval", "data.eval.options.path=none.jsonl", "data.eval.options: no file matches 'none.jsonl'"),
-        ("rollout", "data.train.options.path=none.jsonl", "data.train.options: no file matches 'none.jsonl'"),
-        ("sft", "sft.data.options.path=none.jsonl", "sft.data.options: no file matches 'none.jsonl'"),
-        ("train", "data.train=null", "data.train: needed here, but the config names no data set"),
-        ("eval", "data.eval=null", "data.eval: needed here, but the config names no data set"),
-        ("train", "run.dir=rows.jsonl", "the run folder can't be written"),
-    ],
-)
-def test_what_a_command_takes_is_looked_for_before_torch(started: Any, command: str, override: str, says: str) -> None:
-    if command == "sft":
-        pytest.importorskip("toolrl_plugin_torch", reason="what fine-tunes")
-    done = started([command], override)
-    assert done.returncode == 1
-    assert says in done.stderr
-    assert "heavy" not in done.stderr
-
-
 @pytest.mark.parametrize("read_only", ["runs", "runs/run", "runs/run/checkpoints", "tiny/model.safetensors"])
 def test_what_this_user_may_not_write_or_read_is_found_before_torch(
     started: Any, full_site: Any, config_file: Path, tmp_path: Path, read_only: str
@@ -142,15 +119,6 @@ def test_what_this_user_may_not_write_or_read_is_found_before_torch(
     assert said in done.stderr
     assert read_only in done.stderr or "tiny" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("command", "override"),
-    [("eval", "data.train.options.path=none.jsonl"), ("rollout", "data.eval.options.path=none.jsonl")],
-)
-def test_data_that_a_command_does_not_take_may_be_away(started: Any, command: str, override: str) -> None:
-    pytest.importorskip("toolrl_plugin_torch", reason="what trains")
-    assert "a heavy library is imported" in started([command], override).stderr
 
 
 def test_a_model_in_the_hubs_cache_needs_no_hub(started: Any, tmp_path: Path) -> None:
@@ -215,16 +183,6 @@ def test_the_metric_of_the_best_checkpoint_is_suggested(started: Any, override: 
     assert done.returncode == 0
     assert ("evaluations give no" in done.stdout) == (says is not None)
     assert (says or "ok") in done.stdout
-
-
-def test_an_environment_that_a_set_misspells_is_no_second_one(started: Any) -> None:
-    done = started(["config", "check"], "environments.defualt.max_turns=3")
-    assert done.returncode == 1
-    assert "there is no environment 'defualt'; did you mean 'default'?" in done.stderr
-    done = started(
-        ["config", "check"], "environments.other={parser: tags, chat_format: roles}", "environments.other.max_turns=3"
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_targets_are_imported_on_demand(started: Any, full_site: Any) -> None:

@@ -34,13 +34,6 @@ def test_a_data_file_that_is_not_there_is_noted(full_site: Any, config_file: Pat
     assert "data.train.options" not in done.stdout
 
 
-def test_debug_stands_before_or_behind_the_action(full_site: Any, config_file: Path) -> None:
-    for arguments in (["--debug", "check", str(config_file)], ["check", str(config_file), "--debug"]):
-        done = full_site.run("config", *arguments)
-        assert done.returncode == 1
-        assert "Traceback" in done.stderr
-
-
 def test_show_prints_all_values_and_no_secret(full_site: Any, config_file: Path) -> None:
     done = full_site.run("config", "show", str(config_file), "--set", "seed=11", env={"TOKEN": SECRET})
     shown = yaml.safe_load(done.stdout)
@@ -60,31 +53,3 @@ def test_the_schema_knows_the_installed_components(full_site: Any, config_file: 
     assert validator.is_valid(config)
     config["environments"]["default"]["tools"][0]["options"]["precison"] = 3
     assert not validator.is_valid(config)
-
-
-def test_a_config_that_names_a_broken_plugin_says_why(full_site: Any, config_file: Path) -> None:
-    done = full_site.run(
-        "config", "check", str(config_file), "--set", "engine=raising/x", "--set", "data.train=failing_hook/rows",
-        env={"TOKEN": SECRET},
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "engine: engine 'raising/x': the plugin 'raising' is broken: RuntimeError: boom at import" in done.stderr
-    assert "raise RuntimeError('boom at import')" in done.stderr
-    assert "toolrl doctor raising shows the traceback" in done.stderr
-    assert "raise ValueError('boom in the hook')" in done.stderr
-
-
-def test_two_plugins_with_one_component_name(full_site: Any, config_file: Path) -> None:
-    source = full_site.folder / "toolrl_plugin_full" / "plugin.py"
-    full_site.add("rival", source.read_text().replace("toolrl_plugin_full", "toolrl_plugin_full"))
-    done = full_site.run("config", "check", str(config_file), env={"TOKEN": SECRET})
-    assert done.returncode == 1
-    assert "2 plugins give a tool named 'counter'; write full/counter or rival/counter." in done.stderr
-    sets = [
-        "environments.default.tools[0].use=rival/counter", "environments.default.parser=full/tags", "engine=full/dice",
-        "environments.default.chat_format=full/roles",
-    ]  # fmt: skip
-    arguments = [word for value in sets for word in ("--set", value)]
-    done = full_site.run("config", "check", str(config_file), *arguments, env={"TOKEN": SECRET})
-    assert done.returncode == 0, done.stderr
-    assert "rival/counter" in done.stdout

@@ -13,7 +13,6 @@ import pytest
 from toolrl import __version__
 from toolrl.cli.common import PLUGIN_COMMANDS
 from toolrl.cli.main import COMMANDS, EXIT_ERROR, EXIT_INTERRUPT, EXIT_PIPE, EXIT_USAGE, main
-from toolrl.cli.output import table
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -42,14 +41,6 @@ def test_the_overview_lists_every_command(capsys: pytest.CaptureFixture[str]) ->
     assert "commands:" in capsys.readouterr().err
 
 
-def test_the_overview_imports_no_command(site: Any) -> None:
-    probe = (
-        "import sys; from toolrl.cli.main import main; main(['--help']); "
-        "print([m for m in sys.modules if m.startswith('toolrl.') and m.split('.')[1] in ('config', 'plugins')])"
-    )
-    assert site.python("-c", probe).stdout.splitlines()[-1] == "[]"
-
-
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"toolrl {__version__}\n"
@@ -68,20 +59,6 @@ def test_an_unknown_command(words: list[str], message: str, hint: str, capsys: p
     error = capsys.readouterr().err
     assert message in error
     assert hint in error
-
-
-def test_wrong_arguments_are_usage_errors(site: Any) -> None:
-    done = site.run("list-plugins", "--nope")
-    assert done.returncode == EXIT_USAGE
-    assert "unrecognized arguments: --nope" in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--tasks", "--episodes"])
-def test_no_episodes_are_no_rollout(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["rollout", "grpo.yaml", option, "0"])
-    assert exit_.value.code == EXIT_USAGE
-    assert f"argument {option}: 0 is less than 1" in capsys.readouterr().err
 
 
 def test_an_error_is_a_message_with_the_next_step(full_site: Any) -> None:
@@ -146,20 +123,6 @@ def test_a_closed_pipe_is_no_error(full_site: Any) -> None:
     assert process.wait(timeout=60) == EXIT_PIPE
 
 
-def test_a_config_error_lists_its_problems(full_site: Any, config_file: Any) -> None:
-    done = full_site.run("config", "check", str(config_file), "--set", "seed=-1", "--set", "run.nme=3")
-    assert done.returncode == EXIT_ERROR
-    assert done.stderr.splitlines() == [
-        f"error: {config_file}: 3 problems",
-        "  environments.default.tools[0].options.token: the environment variable TOKEN isn't set; set it, or write "
-        "${TOKEN:-default}",
-        "  run.nme: unknown key; did you mean 'name'? (by --set)",
-        "  seed: Input should be ≥ 0 (got -1) (by --set)",
-    ]
-    done = full_site.run("config", "check", str(config_file), "--json")
-    assert len(json.loads(done.stdout)["error"]["problems"]) == 1
-
-
 @pytest.mark.parametrize(
     "mode", [[], ["--debug"], ["--json"], ["--debug", "--json"], ["--crash"], ["--crash", "--json"]]
 )
@@ -174,8 +137,3 @@ def test_no_error_of_a_run_shows_a_secret(mode: list[str], full_site: Any, confi
         assert form not in said
     if "--json" in mode:
         assert "${TOKEN}" in json.loads(done.stdout)["error"]["message"]
-
-
-def test_tables() -> None:
-    assert table([]) == ""
-    assert table([("a", "b\nc"), ("long", "d")], header=("X", "Y")) == "X     Y\na     b\n      c\nlong  d"

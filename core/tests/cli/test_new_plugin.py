@@ -7,15 +7,13 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from toolrl.cli.main import main
-from toolrl.cli.new_plugin import TEMPLATES, check_name
-from toolrl.cli.output import UsageError
+from toolrl.cli.new_plugin import TEMPLATES
 
 needs_hatchling = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None or importlib.util.find_spec("pip") is None,
@@ -130,59 +128,3 @@ def test_a_new_command_runs(installed: tuple[Path, dict[str, str]], tmp_path: Pa
     assert done.returncode == 1
     assert "none.txt: can't be read" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("kind", list(TEMPLATES))
-def test_what_is_written_is_whole(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new-plugin", "my_plug-in2", "--kind", kind, "--dir", str(tmp_path), "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    folder = tmp_path / "toolrl-plugin-my_plug-in2"
-    assert facts["folder"] == str(folder)
-    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    assert found == sorted(facts["files"])
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    assert project["name"] == "toolrl-plugin-my-plug-in2"
-    assert project["entry-points"]["toolrl.plugins"] == {"my_plug-in2": "toolrl_plugin_my_plug_in2.plugin"}
-    requires = ["toolrl", *filter(None, [TEMPLATES[kind].requires])]
-    assert project["dependencies"] == [f"{name}>=0.1,<0.2" for name in requires]
-    for path in folder.rglob("*"):
-        if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            assert "${" not in text
-            assert max(map(len, text.splitlines())) <= 120
-            if path.suffix == ".py":
-                compile(text, str(path), "exec")
-
-
-def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "toolrl-plugin-demo"
-    folder.mkdir()
-    (folder / "mine.txt").write_text("precious")
-    assert main(["new-plugin", "demo", "--kind", "tool", "--dir", str(tmp_path)]) == 2
-    assert "exists, and nothing is overwritten" in capsys.readouterr().err
-    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("Demo", "lower-case letters.*Try 'demo'"),
-        ("my plugin", "Try 'my-plugin'"),
-        ("2fast", "Try 'fast'"),
-        ("a--b", "Try 'a-b'"),
-        ("../evil", "Try 'evil'"),
-        ("", "Try 'my-plugin'"),
-        ("toolrl-plugin-demo", "prefix is added.*Try 'demo'"),
-        ("import", "meaning of its own.*Try 'my-import'"),
-        ("demo\n", "Try 'demo'"),
-    ],
-)
-def test_names_that_a_plugin_cannot_have(name: str, says: str) -> None:
-    with pytest.raises(UsageError, match=f"(?s){says}"):
-        check_name(name)
-
-
-def test_a_command_cannot_take_the_name_of_one_of_cores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new-plugin", "train", "--kind", "command", "--dir", str(tmp_path)]) == 2
-    assert "`toolrl train` is a command of core's" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolrl.cli.main import main
-from toolrl.errors import DataError
 from toolrl.protocols import StepReport
-from toolrl.rollouts.activity import Activity
 from toolrl.runs.folder import RunFolder
-from toolrl.runs.status import NAME, read_status, status_file
-from toolrl.types import CallRecord, EpisodeFailure, ToolCall, ToolResult
-from toolrl_testing.fakes import make_episode
+from toolrl.runs.status import NAME, status_file
 
 
 def a_run(tmp_path: Path) -> RunFolder:
@@ -79,50 +74,3 @@ def test_a_run_that_was_killed_says_nothing_of_now(tmp_path: Path, capsys: pytes
 def test_a_run_that_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = a_run(tmp_path)
     assert "it is starting: nothing is known yet" in said(capsys, str(folder.directory))
-
-
-def test_a_torn_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text('{"time"')
-    with pytest.raises(DataError, match="not JSON"):
-        read_status(tmp_path)
-    assert read_status(tmp_path / "none") is None
-
-
-async def test_a_status_that_cannot_be_told_ends_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        async with status_file(tmp_path, lambda: {}["none"]):
-            await asyncio.sleep(0)
-    assert "the run's status can't be written" in caplog.text
-
-
-def test_what_a_runner_counts() -> None:
-    activity = Activity()
-
-    def call(seconds: float, error: str | None = None) -> CallRecord:
-        return CallRecord(ToolCall("search", {}), ToolResult("x", error=error), seconds=seconds)
-
-    async def go() -> dict[str, Any]:
-        gate = asyncio.Semaphore(1)
-
-        async def one() -> None:
-            async with activity.place(gate):
-                await asyncio.sleep(0)
-
-        tasks = [asyncio.create_task(one()) for _ in range(3)]
-        await asyncio.sleep(0)
-        during = activity.status()
-        tasks[2].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return during
-
-    during = asyncio.run(go())
-    assert (during["running"], during["waiting"]) == (1, 2)
-    activity.note(make_episode("a", calls={0: [call(n / 100, "crash" if n == 1 else None) for n in range(1, 101)]}))
-    activity.note(make_episode("b", failure=EpisodeFailure("tool", "t", "m")))
-    assert activity.status() == {
-        "running": 0,
-        "waiting": 0,
-        "ended": 2,
-        "failed": 1,
-        "tools": {"search": {"calls": 100, "errors": 1, "p50": 0.51, "p95": 0.96, "max": 1.0}},
-    }

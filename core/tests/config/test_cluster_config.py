@@ -6,14 +6,10 @@ from typing import Any
 
 import pytest
 
-from toolrl.config.distributed_checks import check_devices, check_ranks, check_torchrun
 from toolrl.config.load import check_config
+from toolrl.config.remarks import check_ranks
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import Registry
-
-
-def test_without_a_section_one_process_samples(tree: dict[str, Any], registry: Registry) -> None:
-    assert check_config(tree, registry=registry).config.cluster.rollout_workers == 0
 
 
 @pytest.mark.parametrize(
@@ -30,15 +26,6 @@ def test_mistakes_are_named(tree: dict[str, Any], registry: Registry, overrides:
     with pytest.raises(ConfigError) as caught:
         check_config(tree, overrides, registry=registry)
     assert message in "\n".join(caught.value.problems)
-
-
-def test_who_samples_follows_from_the_rollout_workers(tree: dict[str, Any], registry: Registry) -> None:
-    for overrides, split in (
-        ((), False),
-        (("cluster.rollout_workers=1",), True),
-        (("cluster.trainer_workers=2",), False),
-    ):
-        assert check_config(tree, overrides, registry=registry).config.cluster.split is split
 
 
 @pytest.mark.parametrize(
@@ -58,28 +45,6 @@ def test_what_several_ranks_cannot_do(
     split = check_config(tree, (*overrides, "cluster.rollout_workers=2"), registry=registry).config
     if "offload" not in overrides[0]:
         check_ranks(split, distributed=True)
-
-
-def test_torchrun_and_ray_do_not_both_place_the_ranks(tree: dict[str, Any], registry: Registry) -> None:
-    check_torchrun(check_config(tree, registry=registry).config)
-    with pytest.raises(ConfigError, match="torchrun has started ranks already"):
-        check_torchrun(check_config(tree, ("cluster.trainer_workers=2",), registry=registry).config)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("device=cuda",), "device is 'cuda', and Ray lends the trainer workers no GPU"),
-        (("device=cpu", "cluster.trainer_gpus=1"), "device is 'cpu', and Ray lends each trainer worker 1 GPU"),
-    ],
-)
-def test_trainer_workers_compute_where_they_are_lent_a_device(
-    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_devices(check_config(tree, overrides, registry=registry).config)
-    for fits in (("device=auto",), ("device=cpu",), ("device=cuda", "cluster.trainer_gpus=1")):
-        check_devices(check_config(tree, fits, registry=registry).config)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:one", "CPU"])

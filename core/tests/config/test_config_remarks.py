@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolrl.config.load import check_config
-from toolrl.config.model import Config
 from toolrl.config.remarks import missing_files, remarks
 from toolrl.errors import ConfigError, DataError
 from toolrl.plugins.registry import Registry
@@ -17,11 +15,6 @@ from toolrl.plugins.registry import Registry
 
 def told(tree: dict[str, Any], registry: Registry, *overrides: str) -> str:
     return "\n".join(remarks(check_config(tree, overrides, registry=registry).config, registry))
-
-
-def test_an_evaluation_without_data_is_told(tree: dict[str, Any], registry: Registry) -> None:
-    assert "data.eval names no data set" in told(tree, registry, "evaluation.every=5", "data.eval=null")
-    assert "data.eval" not in told(tree, registry, "evaluation.every=0", "data.eval=null")
 
 
 @pytest.mark.parametrize(
@@ -33,21 +26,6 @@ def test_truncated_sampling_is_told(tree: dict[str, Any], registry: Registry, ov
     kept = told(tree, registry, override, "rollout.keep_sampling_masks=true")
     assert "the policy that samples" not in kept
     assert ("rollout.keep_sampling_masks: no effect" in kept) is not is_told
-
-
-@pytest.mark.parametrize(
-    ("overrides", "is_told"),
-    [
-        (("device=cuda", "cluster.rollout_workers=2"), True),
-        (("device=cuda", "cluster.rollout_workers=2", "cluster.worker_gpus=0.5"), False),
-        (("device=cuda",), False),
-        (("device=auto", "cluster.rollout_workers=2"), False),
-    ],
-)
-def test_workers_without_the_trainers_kind_of_device_are_told(
-    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], is_told: bool
-) -> None:
-    assert ("the workers' engines compute on the CPU" in told(tree, registry, *overrides)) is is_told
 
 
 def test_a_key_without_effect_gets_a_remark(tree: dict[str, Any], registry: Registry) -> None:
@@ -70,7 +48,6 @@ def test_an_old_name_is_read_as_the_present_one(tree: dict[str, Any], registry: 
     ("overrides", "line"),
     [
         (("cluster.trainer_workers=2", "rollout.max_staleness=1"), "rollout.max_staleness: where weights are spread"),
-        (("cluster.trainer_workers=1", "device=cuda"), "cluster.trainer_gpus: device is 'cuda'"),
         (("cluster.trainer_workers=1", "rollout.max_staleness=1"), None),
         (("cluster.trainer_workers=2", "cluster.rollout_workers=1", "rollout.max_staleness=1"), None),
         (("device=cuda",), None),
@@ -82,14 +59,6 @@ def test_what_training_will_refuse_is_told(
     found = told(tree, registry, *overrides)
     assert ("`toolrl train` refuses it" in found) is (line is not None)
     assert line is None or line in found
-
-
-def test_an_environment_without_a_reward_is_told() -> None:
-    environments = {"judged": {"rewards": ["exact"]}, "tools": {"tools": ["calculator"]}, "nothing": {}}
-    lines = remarks(Config.model_validate({"model": {"path": "m"}, "environments": environments}), Registry([]))
-    assert [line.split(":")[0] for line in lines] == ["environments.tools", "environments.nothing"]
-    assert "only what its tools give" in lines[0]
-    assert "nothing is learned" in lines[1]
 
 
 def test_workers_without_a_cluster_plugin_are_reported(
@@ -110,36 +79,14 @@ def test_files_that_components_miss_are_told_with_their_places(
     def check_files(self: Any) -> None:
         if self.precision == 5:
             raise DataError(f"no file matches {self.path!r}")
-        if self.precision == 2:
-            raise KeyError("a plugin's mistake")
 
     monkeypatch.setattr(sys.modules["config_test_components"].Options, "check_files", check_files, raising=False)
     tree["sft"] = {"from_run": "runs/none"}
     config = check_config(tree, registry=registry).config
     assert list(missing_files(config, registry)) == [
         "sft.from_run: there is no folder 'runs/none' here",
-        "environments.default.tools[1].options: its files can't be checked: KeyError: \"a plugin's mistake\"",
         "data.eval.options: no file matches 'x'",
     ]
-
-
-def test_a_folder_that_is_no_run_gives_no_episodes(
-    tree: dict[str, Any], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    config = check_config({**tree, "sft": {"from_run": "here"}}, registry=registry).config
-    assert "sft.from_run: 'here' is no run's folder" in list(missing_files(config, registry))
-    (tmp_path / "here" / "config.yaml").touch()
-    assert "from_run" not in "\n".join(missing_files(config, registry))
-
-
-@pytest.mark.parametrize(("every", "is_told"), [(0, True), (5, False)])
-def test_a_best_checkpoint_of_two_evaluations_is_told(
-    tree: dict[str, Any], registry: Registry, every: int, is_told: bool
-) -> None:
-    found = told(tree, registry, "trainer.keep_best=true", f"evaluation.every={every}")
-    assert ("trainer.keep_best: evaluations are at the start and the end only" in found) is is_told
 
 
 def test_the_trainer_has_remarks_of_its_own(tree: dict[str, Any], registry: Registry) -> None:

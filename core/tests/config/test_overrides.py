@@ -87,17 +87,3 @@ def test_problems_of_overrides_stand_beside_those_of_the_file(tree: dict[str, An
         "trainer.steps: Input should be ≥ 1 (got 0) (by --set)",
         "seed: Input should be ≥ 0 (got -1)",
     ]
-
-
-def test_options_of_a_default_component_can_be_set(tree: dict[str, Any], registry: Registry) -> None:
-    loaded = check_config(
-        tree, ["engine.options.precision=4", "environments.default.parser.options.mode=exact"], registry=registry
-    )
-    assert loaded.resolved["engine"] == {"use": "transformers", "options": {"precision": 4}}
-    assert loaded.resolved["environments"]["default"]["parser"] == {"use": "hermes", "options": {"mode": "exact"}}
-
-
-def test_the_tree_that_was_given_stays_as_it_was(tree: dict[str, Any], registry: Registry) -> None:
-    check_config(tree, ["trainer.steps=9", "environments.default.tools[0]=calculator"], registry=registry)
-    assert tree["trainer"]["steps"] == 3
-    assert tree["environments"]["default"]["tools"][0] == "bare"

@@ -11,8 +11,7 @@ import pytest
 
 from toolrl.config.model import EvaluationConfig
 from toolrl.errors import ConfigError
-from toolrl.loop.ablation import ablate
-from toolrl.loop.evaluate import Evaluator
+from toolrl.loop.evaluate import Evaluator, ablate
 from toolrl.protocols import EpisodeContext
 from toolrl.rollouts.environment import Environment, Limits, NamedReward
 from toolrl.rollouts.runner import Runner
@@ -99,11 +98,3 @@ def test_a_task_without_tools_to_take_away_is_refused() -> None:
     with pytest.raises(ConfigError, match="environments.default names no tools"):
         setup.run()
     assert not setup.episodes
-
-
-def test_rewards_of_the_tools_themselves_are_remarked_on(caplog: pytest.LogCaptureFixture) -> None:
-    setup = Setup()
-    setup.tools.reward = 0.5
-    metrics = setup.run(conditions=("none",))
-    assert "(tool:echo)" in caplog.text
-    assert metrics["ablation/none/reward/mean"] == 0.5, "the sessions are asked as always"

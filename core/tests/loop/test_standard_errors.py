@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolrl.loop.standard_errors import standard_error
+from toolrl.loop.metrics import standard_error
 
 np = pytest.importorskip("numpy")
 

@@ -131,11 +131,6 @@ def test_errors_stand_in_order_among_calls():
     assert turn.items[2].raw == "<answer>x"
 
 
-def test_an_answer_may_go_around_a_call():
-    text = "<answer>a[call]b</answer>"
-    assert read(text, "answer", items=[(9, 15)]).answer == "ab"
-
-
 def test_tags_do_not_join_over_a_call():
     assert read("<ans[call]wer>5</answer>", "answer", items=[(4, 10)]).answer is None
 
@@ -172,9 +167,3 @@ def test_a_parser_without_spans():
 def test_flags_survive_pickling():
     flags = pickle.loads(pickle.dumps(EndFlags(["answer", r"#(\d)"], stop=True)))
     assert (flags.names, flags.stops(), flags.find("#5")) == (("answer", r"#(\d)"), ("</answer>",), "5")
-
-
-def test_no_flags_find_nothing():
-    turn = ParsedTurn(content="<answer>1</answer>")
-    assert EndFlags().read(turn, turn.content) is turn
-    assert EndFlags().find(turn.content) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,41 +119,12 @@ def test_names_of_metrics_hold_no_secret() -> None:
     assert told == [{"tool/${KEY}/seconds": 1.0}, {"${KEY}": 1.0}]
 
 
-def test_an_interrupt_is_no_failure_of_an_observer() -> None:
-    class Interrupted:
-        def toolrl_step_end(self) -> None:
-            raise KeyboardInterrupt
-
-    events = Events(RUN, {"interrupted": Interrupted()})
-    with pytest.raises(KeyboardInterrupt):
-        events.step_end(REPORT)
-    assert events.failures == {}
-
-
-def test_each_observer_is_told_in_the_order_of_the_config_equal_or_unhashable() -> None:
-    order: list[str] = []
-
-    @dataclass
-    class Named:
-        name: str = field(compare=False)
-
-        def toolrl_run_start(self) -> None:
-            order.append(self.name)
-
-    Events(RUN, {name: Named(name) for name in ("c", "a", "b")}).run_start()
-    assert order == ["c", "a", "b"]
-
-
 class _Misspelled:
     def toolrl_step_ended(self) -> None: ...
 
 
 class _Async:
     async def toolrl_step_end(self) -> None: ...
-
-
-class _Extra:
-    def toolrl_step_end(self, run: Any, metrics: Any) -> None: ...
 
 
 class _NoMethod:
@@ -170,7 +140,6 @@ class _Silent:
     [
         (_Misspelled(), "no event 'toolrl_step_ended'", "Did you mean 'toolrl_step_end'?"),
         (_Async(), "toolrl_step_end is `async def`", "Write `def toolrl_step_end`"),
-        (_Extra(), "metrics", "toolrl.hookspecs"),
         (_NoMethod(), "toolrl_step_end is a int, not a method", "def toolrl_step_end(self"),
         (_Silent(), "_Silent has no method that is an event", "toolrl_step_end"),
     ],

@@ -31,21 +31,14 @@ def test_every_kind_has_its_hook() -> None:
     assert len(EVENTS) == 6
 
 
-@pytest.mark.parametrize("name", REGISTRATION)
-def test_every_hook_is_accepted(name: str) -> None:
-    check_plugin_module(module(**{name: function(name)}))
-
-
 @pytest.mark.parametrize(
     ("names", "message", "hint"),
     [
         ({"toolrl_parser": function("toolrl_parser")}, "no hook 'toolrl_parser'", "'toolrl_parsers'"),
         ({"tools": function("tools")}, "no hook 'tools'", "The hooks are"),
         ({"toolrl_tools": function("toolrl_tools", mark=None)}, "lacks the mark @hookimpl", "Put @hookimpl above"),
-        ({"toolrl_tols": function("toolrl_tols", mark=None)}, "no hook 'toolrl_tols'; it also lacks", "@hookimpl"),
         ({"toolrl_step_end": function("toolrl_step_end")}, "is an event", "`toolrl_observers`"),
         ({}, "registers nothing", "from toolrl import hookimpl"),
-        ({"toolrl_tools": function("toolrl_tools", mark=hookimpl(wrapper=True))}, "hook wrapper", "plain @hookimpl"),
         ({"other": function("other", mark=hookimpl(specname="toolrl_tool"))}, "no hook 'toolrl_tool'", "toolrl_tools"),
     ],
 )
@@ -88,7 +81,6 @@ def test_what_is_no_hook_of_the_module_is_left_alone() -> None:
         (None, "returned None"),
         ("text", "returned str 'text'"),
         (5, "returned int 5"),
-        (Component("a", "m:a"), "returned one Component"),
         ([Component("a", "m:a"), "b"], "gave str 'b'"),
         ([Component("a", "m:a"), Component("a", "m:b")], "gives 'a' twice"),
         ([Component], "gave type"),

@@ -46,7 +46,7 @@ def test_a_name_that_two_plugins_give_is_an_error_only_where_it_is_used(registry
     assert registry.get("tools", "other/calculator").plugin.name == "other"
     with pytest.raises(AmbiguousComponentError) as caught:
         registry.get("tools", "calculator")
-    assert "2 plugins give a tool named 'calculator'" in caught.value.message
+    assert "2 plugins give the tool 'calculator'" in caught.value.message
     assert caught.value.hint == "Write math/calculator or other/calculator."
 
 
@@ -60,13 +60,6 @@ def test_a_fallback_gives_way_to_another_plugin() -> None:
         assert both.get("observers", name).plugin.name == "rich"
 
 
-def test_kinds_are_apart(registry: Registry) -> None:
-    with pytest.raises(UnknownComponentError, match="no reward named 'integrate'"):
-        registry.get("rewards", "integrate")
-    with pytest.raises(ValueError, match="expected one of parsers, tools"):
-        registry.get("tool", "integrate")
-
-
 def test_an_unknown_name_gets_the_nearest_one_and_what_there_is(registry: Registry) -> None:
     with pytest.raises(UnknownComponentError) as caught:
         registry.get("tools", "integrat")
@@ -74,7 +67,6 @@ def test_an_unknown_name_gets_the_nearest_one_and_what_there_is(registry: Regist
     assert caught.value.hint == "Did you mean 'integrate'?"
     with pytest.raises(UnknownComponentError) as caught:
         registry.get("tools", "maths/integrate")
-    assert "no plugin named 'maths'" in caught.value.message
     assert caught.value.hint == "Did you mean 'math/integrate'?"
     with pytest.raises(UnknownComponentError) as caught:
         registry.get("engines", "nothing")
@@ -136,29 +128,6 @@ def test_a_name_of_a_broken_plugin_brings_its_own_traceback(name: str) -> None:
         f"tool {name!r}: the plugin 'search' is broken: ImportError: no faiss\n    Traceback:\n      line one"
     )
     assert caught.value.hint == "pip install faiss"
-
-
-def test_a_hook_with_arguments_breaks_its_plugin_alone() -> None:
-    bad = ModuleType("bad")
-
-    @hookimpl
-    def toolrl_tools(config: Any) -> list[Component[Any]]:
-        return []
-
-    bad.toolrl_tools = toolrl_tools  # type: ignore[attr-defined]
-    registry = Registry.from_modules({"bad": bad, "good": plugin_module(tools=["t"])})
-    plugin = registry.plugin("bad")
-    assert plugin is not None
-    assert plugin.status == "broken"
-    assert "config" in plugin.reason
-    assert registry.names("tools") == ["t"]
-
-
-def test_one_module_under_two_names_breaks_the_second() -> None:
-    module = plugin_module(tools=["t"])
-    registry = Registry.from_modules({"first": module, "second": module})
-    assert [plugin.status for plugin in registry.plugins] == ["ok", "broken"]
-    assert registry.get("tools", "t").plugin.name == "first"
 
 
 def test_a_name_that_is_no_short_one_takes_nobodys() -> None:

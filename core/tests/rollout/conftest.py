@@ -22,7 +22,7 @@ def run_episode(limit: float, *names: str, targets: list[Any], reward: Any = Non
         ToolEntry(f"set{number}", as_toolset(it, None, make_build_context()), policy=PolicyOptions(timeout=limit))
         for number, it in enumerate(targets)
     ]
-    rewards = [NamedReward("judge", reward, timeout=limit)] if reward is not None else []
+    rewards = [NamedReward("judge", reward)] if reward is not None else []
     environment = Environment(
         "default", FakeParser(lambda text: names), FakeChatFormat(), ToolBox(entries), rewards, max_turns=1
     )

@@ -131,12 +131,6 @@ def test_a_session_opens_replies_and_ends_the_episode() -> None:
     assert shop.closed == 1
 
 
-def test_an_opening_may_be_all_that_is_asked() -> None:
-    (episode,) = run(["Tea."], environment("shop", Shop(lambda number, turn: None)), tasks=[Task("t", ())])
-    assert [message.content for message in episode.messages] == ["I want tea.", "Tea."]
-    assert episode.stop_reason == "no_call"
-
-
 def test_calls_and_words_in_one_episode() -> None:
     (episode,) = run(["!till", "Here.", "Bye."], environment("shop", Shop(tools=["till"], final=2.0)))
     assert entries(episode) == [
@@ -161,43 +155,6 @@ def test_an_end_flag_comes_before_the_environment() -> None:
     shop = Shop(lambda number, turn: pytest.fail("it was asked"))
     (episode,) = run(["<answer>4</answer>"], environment("shop", shop, end_flags=EndFlags(("answer",))))
     assert (episode.stop_reason, episode.answer) == ("answer", "4")
-
-
-def test_a_reward_becomes_a_number() -> None:
-    class Half(float):
-        """As numbers of libraries are."""
-
-    (episode,) = run(["a"], environment("shop", Shop(lambda number, turn: Reply((), Half(0.5), True))))
-    (entry,) = episode.rewards
-    assert (type(entry.value), entry.value) == (float, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("hello", "respond() gave 'hello', expected a toolrl.protocols.Reply or None"),
-        (((), 0.5, True), "respond() gave ((), 0.5, True), expected"),
-        (Reply("hello"), "respond() gave 'hello' for its messages"),  # type: ignore[arg-type]
-        (Reply(({"role": "user", "content": "x"},)), "expected a list of toolrl.types.Message"),  # type: ignore[arg-type]
-        (Reply((), float("nan")), "its reward is nan"),
-        (Reply((), "much"), "its reward is 'much', expected a number"),  # type: ignore[arg-type]
-    ],
-)
-def test_a_reply_that_is_none_is_the_environments_fault(answer: Any, said: str) -> None:
-    shop = Shop(lambda number, turn: answer)
-    (episode,) = run(["a", "b"], environment("shop", shop))
-    assert episode.failure is not None
-    assert (episode.failure.fault, episode.failure.component) == ("tool", "shop")
-    assert said in episode.failure.message
-    assert shop.closed == 1
-
-
-@pytest.mark.parametrize("opening", ["hello", [{"role": "user", "content": "x"}], None])
-def test_an_opening_that_is_none_is_the_environments_fault(opening: Any) -> None:
-    (episode,) = run(["a"], environment("shop", Shop(opening=opening)))
-    assert episode.failure is not None
-    assert (episode.failure.fault, episode.failure.component) == ("tool", "shop")
-    assert "opening() gave" in episode.failure.message
 
 
 def test_an_environment_that_never_replies_ends_its_episode() -> None:

@@ -23,7 +23,6 @@ from toolrl.types import (
     Generation,
     Message,
     ParsedTurn,
-    Rendered,
     Score,
     Task,
     ToolCall,
@@ -216,11 +215,6 @@ def test_calls_of_the_last_turn_still_run() -> None:
     assert [(entry.turn, entry.source) for entry in episode.rewards] == [(0, "step:echo"), (1, "step:echo")]
 
 
-def test_a_tool_can_end_the_episode() -> None:
-    episode, _ = play([CALL], environment(RecordingToolset(lambda call: ToolResult("over", done=True))))
-    assert episode.stop_reason == "tool_done"
-
-
 def test_rewards_add_up_with_their_weights_and_the_cost_of_calls() -> None:
     toolset = RecordingToolset(lambda call: ToolResult("ok", reward=0.25), reward=2.0)
     rewards = (NamedReward("correct", Correct(), 3.0), NamedReward("fixed", FixedReward(0.5)))
@@ -235,22 +229,6 @@ def test_a_tools_error_is_text_and_no_failure() -> None:
     episode, _ = play([CALL, "right"], environment(RecordingToolset(broken)))
     assert episode.failure is None
     assert "the disk is full" in episode.messages[2].content
-
-
-def test_a_crash_is_answered_and_its_first_traceback_is_shown(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(call: ToolCall) -> str:
-        raise ZeroDivisionError("oh")
-
-    where = environment(RecordingToolset(broken))
-    for _ in range(2):
-        episode, _ = play([CALL, "right"], where)
-        assert episode.calls[0].result.error == "crash"
-    (record,) = caplog.records
-    assert "tool 'echo' crashed: ZeroDivisionError: oh" in record.getMessage()
-    last_frame = [line for line in record.getMessage().splitlines() if line.startswith("  File ")][-1]
-    assert last_frame.startswith(f'  File "{__file__}"')
-    assert last_frame.endswith("in broken")
-    assert "toolrl/tools" not in record.getMessage()
 
 
 class BrokenReward:
@@ -279,13 +257,6 @@ def test_a_failure_is_attributed_and_everything_released(env: Environment, engin
     assert episode.failure.traceback
     assert episode.stop_reason == "error"
     assert engine.closed == ["group#0"]
-
-
-def test_a_failures_traceback_begins_at_the_authors_frame() -> None:
-    episode, _ = play(["right"], environment(rewards=(NamedReward("b", BrokenReward()),)))
-    assert episode.failure is not None
-    causes = episode.failure.traceback.split("Traceback (most recent call last):\n")
-    assert causes[1].startswith(f'  File "{__file__}"')
 
 
 class Gives(ScriptedEngine):
@@ -351,22 +322,6 @@ def test_inline_results_stand_inside_the_turn() -> None:
     assert [message.role for message in episode.messages][-3:] == ["assistant", "tool", "assistant"]
 
 
-def test_after_an_inline_result_the_model_thinks_no_more() -> None:
-    asked = []
-
-    class Asked(TagParser):
-        def parse(self, text: str, **given: Any) -> ParsedTurn:
-            asked.append(given["prefilled_thinking"])
-            return super().parse(text)
-
-    class Thinks(FakeChatFormat):
-        def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-            return replace(super().open(messages, tools), in_thinking=True)
-
-    play([f"hm</think>{CALL}", "right"], replace(environment(parser=Asked(inline=True)), chat=Thinks()))
-    assert asked == [True, False]
-
-
 def test_an_inline_result_never_follows_an_end_mark_and_is_not_lost() -> None:
     class NoStops(TagParser):
         def stops(self, turn_text: str) -> Sequence[str]:
@@ -412,13 +367,6 @@ def test_a_budget_that_ends_at_a_stop_string_which_ends_nothing_cuts_the_turn(
     episode, engine = play(script, env, limits=limits)
     assert (engine.calls, episode.turns[0].text) == (1, "a" + stop)
     assert (episode.stop_reason, episode.turns[0].finish) == (reason, "length")
-
-
-def test_the_conversation_holds_the_answers_of_the_last_turn_too() -> None:
-    tools = RecordingToolset(lambda call: ToolResult("over", done=True))
-    for env in (environment(tools), environment(RecordingToolset(lambda call: "over"), max_turns=1)):
-        episode, _ = play([CALL], env)
-        assert [message.content for message in episode.messages][-1] == "over"
 
 
 def test_an_aborted_generation_ends_the_episode_as_such() -> None:

@@ -8,11 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from toolrl.config.model import EnvironmentConfig
 from toolrl.errors import EngineError, EpisodeEndedError
-from toolrl.parsing.flags import EndFlags
 from toolrl.parsing.items import tool_messages
 from toolrl.protocols import EpisodeContext, Model, Outcome
 from toolrl.rollouts.environment import Environment, Limits, NamedReward
@@ -75,21 +72,6 @@ def test_what_a_harness_gives_is_the_episode() -> None:
         "model/extended": 0.0,
         "model/forked": 0.0,
     }
-
-
-def test_it_begins_where_the_turn_loop_would() -> None:
-    seen: list[Message] = []
-
-    async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
-        seen.extend(task.messages)
-        return await once(task, model, episode)
-
-    tools = ToolBox([ToolEntry("set", RecordingToolset(opening=[Message("user", "a board")]))])
-    episode = episode_of(play, tools=tools, system_prompt="be brief", end_flags=EndFlags(["answer"]),
-                         script="<answer>7</answer>")  # fmt: skip
-    assert [it.content for it in seen] == ["be brief", make_task().messages[0].content, "a board"]
-    assert episode.answer == "7"
-    assert episode.task == make_task()
 
 
 def test_the_environments_tools() -> None:
@@ -188,34 +170,6 @@ def test_an_engine_that_fails_is_no_failure_of_the_harness() -> None:
     assert (failure.fault, failure.message) == ("engine", "EngineError: it broke")
 
 
-@pytest.mark.parametrize(("limits", "stop"), [(Limits(40, 400), "max_turns"), (Limits(40, 35), "context_full")])
-def test_a_harness_that_asks_for_ever(limits: Limits, stop: str) -> None:
-    """Is ended by the errors of `ask`, and the episode is scored. Sub-agents' turns don't count."""
-
-    async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
-        messages = [*task.messages]
-        while True:
-            turn = await model.ask(messages)
-            await model.ask(task.messages, role="helper")
-            messages += [turn.message, Message("user", "go on")]
-
-    episode = episode_of(play, limits=limits, max_turns=3, rewards=[NamedReward("fixed", FixedReward(1.0))])
-    assert (episode.failure, episode.stop_reason, episode.reward) == (None, stop, 1.0)
-    assert len(episode.turns_of("agent")) == len(episode.turns_of("helper")) == (3 if stop == "max_turns" else 2)
-
-
-def test_a_first_question_that_does_not_fit() -> None:
-    """Ends the episode as it does in the turn loop, and is no failure."""
-
-    async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
-        await model.ask([Message("user", "x" * 900)])
-        return Outcome()
-
-    episode = episode_of(play, rewards=[NamedReward("fixed", FixedReward(1.0))])
-    assert (episode.failure, episode.stop_reason, episode.reward) == (None, "context_full", 1.0)
-    assert (episode.turns, episode.ids) == ((), ())
-
-
 def test_questions_of_an_episode_that_ended() -> None:
     """What is still being sampled is cancelled, and later questions are refused."""
     late: list[asyncio.Task[Any]] = []
@@ -269,8 +223,3 @@ def test_a_run_that_is_cancelled_cancels_its_harnesses() -> None:
     assert len(ended) == 1
     assert isinstance(environment.harness, Playing)
     assert environment.harness.events == ["start", "stop"]
-
-
-def test_a_history_of_the_turn_loop_is_refused() -> None:
-    with pytest.raises(ValidationError, match="a `harness` takes its place"):
-        EnvironmentConfig.model_validate({"harness": "mine", "history": [{"use": "compaction"}]})

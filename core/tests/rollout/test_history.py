@@ -7,21 +7,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from toolrl.protocols import EpisodeContext, Model
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
-from toolrl.tools import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Message, Task, ToolResult, ToolSpec
 from toolrl_testing.fakes import (
     FakeChatFormat,
     FakeParser,
     RecordingToolset,
     ScriptedEngine,
-    make_build_context,
     make_task,
 )
 
@@ -75,18 +70,6 @@ async def summed_up(
     return [messages[0], Message("user", f"So far: {summary.content}")]
 
 
-async def nothing(*_: Any) -> None:
-    return None
-
-
-class Component(Rewriter):
-    """The same as a toolset that may stand in a list."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
 def test_a_summary_is_asked_behind_the_history_and_another_trajectory_begins_with_it() -> None:
     episode, engine = episode_of(summed_up)
     assert episode.failure is None
@@ -103,12 +86,6 @@ def test_a_summary_is_asked_behind_the_history_and_another_trajectory_begins_wit
             assert trajectory.ids[: turn.segments[0].tokens[0]] in prompts
     assert episode.sampled_tokens == sum(len(it.generation.ids) for it in engine.generated)
     assert (episode.metrics["tool/history0/rewrites"], episode.metrics["model/extended"]) == (1.0, 1.0)
-
-
-def test_a_history_that_stays_is_one_trajectory() -> None:
-    (with_one, _), (without, _) = episode_of(nothing), episode_of()
-    assert with_one.trajectories[0].ids == without.trajectories[0].ids
-    assert len(with_one.trajectories) == 1
 
 
 def test_a_question_that_changes_nothing_is_no_part_of_the_conversation() -> None:
@@ -139,32 +116,6 @@ def test_each_rewriter_has_what_the_one_before_it_made() -> None:
     assert episode.messages[1].content == "rab"
 
 
-def test_a_member_of_a_list_rewrites_too() -> None:
-    joined = as_toolset(
-        lambda options, context: [[Component(nothing)], Component(summed_up)], None, make_build_context()
-    )
-    episode, _ = episode_of(more=[ToolEntry("list", joined)])
-    assert [len(it.turns) for it in episode.trajectories] == [
-        len(it.turns) for it in episode_of(summed_up)[0].trajectories
-    ]
-
-
-def test_under_history_stands_what_rewrites() -> None:
-    @tool
-    def add(a: int) -> str:
-        """Adds.
-
-        Args:
-            a: A number.
-        """
-        return str(a)
-
-    calculator = as_toolset(add, None, make_build_context())
-    failure = episode_of(more=[ToolEntry("calculator", calculator, rewrites=True)])[0].failure
-    assert failure is not None
-    assert "calculator: it is under `history`, and its sessions have no rewrite()" in failure.message
-
-
 def test_a_history_that_no_longer_fits_is_rewritten_before_the_episode_gives_up() -> None:
     async def cuts(model: Model, messages: Sequence[Message], tools: Any, tokens: int, limit: int) -> Any:
         return messages[:1] if tokens >= limit else None
@@ -178,25 +129,6 @@ def test_a_history_that_no_longer_fits_is_rewritten_before_the_episode_gives_up(
     episode, _ = episode_of(cuts, limit=150)
     assert (episode.stop_reason, len(episode.calls)) == ("max_turns", 4)
     assert max(len(it.ids) for it in episode.trajectories) <= 150
-
-
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        ([], "the last message of rewrite() is none"),
-        ([Message("user", "a"), Message("assistant", "b")], "is one of role 'assistant'"),
-        ([Message("user", "a"), Message("tool", "b")], "without the turn whose call it answers"),
-        (["a"], "expected a list of toolrl.types.Message"),
-    ],
-)
-def test_messages_after_which_there_can_be_no_turn_are_the_rewriters_fault(made: Any, said: str) -> None:
-    async def work(*_: Any) -> Any:
-        return made
-
-    failure = episode_of(work)[0].failure
-    assert failure is not None
-    assert (failure.fault, failure.component) == ("tool", "history0")
-    assert said in failure.message
 
 
 def test_a_question_that_is_left_unanswered_is_refused() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from toolrl.errors import EngineError
 from toolrl.parsing.items import tool_messages
 from toolrl.protocols import Outcome
-from toolrl.rollouts import lockstep
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.lockstep import Lockstep
 from toolrl.rollouts.runner import Runner
@@ -23,7 +22,7 @@ from toolrl.tools.function import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.toolset import as_toolset
 from toolrl.types import Generation, Sampling
-from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=2000)
 
@@ -140,52 +139,6 @@ def test_the_waves_of_harnesses_are_the_same() -> None:
     one, other = (rounds(seed, lengths, 3, 2, harness=Loop()) for seed in (1, 101))
     assert one.events == other.events
     assert sum(map(len, one.waves)) == 2 * sum(2 * count + 1 for count in lengths.values())
-
-
-def test_a_wave_is_as_large_as_what_is_in_flight() -> None:
-    engine = rounds(0, {"t0": 2, "t1": 0, "t2": 0}, concurrency=2, size=1)
-    names = [[session[-4:-2] for session in wave] for wave in engine.waves]
-    assert names == [["t0", "t1"], ["t0", "t2"], ["t0"]]
-
-
-class FewSessions(RecordingToolset):
-    """A toolset with so many sessions for all episodes."""
-
-    def __init__(self, sessions: int) -> None:
-        super().__init__()
-        self._places = asyncio.Semaphore(sessions)
-
-    def open(self, task: Any, episode: Any) -> Any:
-        opening: Any = super().open(task, episode)
-        opening.wait_turn = self._places.acquire
-        return opening
-
-    def _note(self, event: str, subject: str = "") -> None:
-        if event == "close":
-            self._places.release()
-
-
-def few_sessions(sessions: int, concurrency: int) -> list[Any]:
-    """The episodes of a round of six whose tools have so many sessions."""
-
-    async def main() -> list[Any]:
-        engine = Company(["no"] * 6, 0)
-        box = ToolBox([ToolEntry("few", FewSessions(sessions))])
-        env = Environment("default", PARSER, FakeChatFormat(), box)  # type: ignore[arg-type]
-        runner = Runner(engine, {"default": env}, concurrency=concurrency, lockstep=True, max_error_rate=1.0)
-        (group,) = await runner.run([make_task("x", id="x")], 6, LIMITS, round_id="train-1")
-        return list(group.episodes)
-
-    return asyncio.run(main())
-
-
-def test_episodes_that_wait_for_sessions_of_each_other_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all(episode.failure is None for episode in few_sessions(2, concurrency=2))
-    assert all(episode.failure is None for episode in few_sessions(6, concurrency=6))
-    monkeypatch.setattr(lockstep, "_PATIENCE", 0.01)
-    failures = [episode.failure for episode in few_sessions(2, concurrency=6)]
-    assert [failure.fault for failure in failures] == ["tool"] * 6
-    assert all("set rollout.concurrency to the number of sessions" in failure.message for failure in failures)
 
 
 class One(ScriptedEngine):

@@ -4,7 +4,6 @@ trajectory, although clients send it back in other words."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import re
@@ -19,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from toolrl.errors import ChatFormatError, ContextFullError, EngineError
+from toolrl.errors import EngineError
 from toolrl.parsing.flags import EndFlags
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.model import EpisodeModel
@@ -28,7 +27,6 @@ from toolrl.tools.toolbox import ToolBox
 from toolrl.types import (
     CallError,
     Generation,
-    Media,
     Message,
     ParsedTurn,
     Rendered,
@@ -339,56 +337,6 @@ def test_forms_in_which_a_client_sends_a_turn_back(text: str, sent: str, same: b
     asyncio.run(main())
 
 
-def test_a_bridge_that_the_format_refuses() -> None:
-    """All messages are rendered then."""
-
-    class Refusing(Stripping):
-        def bridge(self, *given: Any) -> Rendered:
-            raise ChatFormatError("no system message in the middle")
-
-    async def main() -> None:
-        model = told("ok")
-        model._chat = Refusing()
-        said = (await ask(model)).message
-        await ask(model, said, Message("system", "b"))
-        assert shape(model) == [[0, 1]]
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("tokens", "trajectories"), [(200, [[0, 1]]), (140, [[0], [1]])])
-def test_what_no_longer_fits_as_it_was_sampled_may_fit_as_the_template_renders_it(
-    tokens: int, trajectories: list[list[int]]
-) -> None:
-    async def main() -> None:
-        model = model_of(ScriptedEngine(lambda prompt: f"<think>{'hm' * 40}</think>ok"), tokens)
-        said = (await ask(model)).message
-        await ask(model, said, Message("user", "b" * 40))
-        assert shape(model) == trajectories
-        with pytest.raises(ContextFullError, match="the prompt has"):
-            await ask(model, said, Message("user", "b" * 200))
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("library", ["PIL.Image", "numpy"])
-def test_images_are_compared_by_their_pixels(library: str) -> None:
-    made = pytest.importorskip(library, reason="images are pillow's or numpy's")
-
-    def shown(color: str) -> Message:
-        pixels = made.new("RGB", (2, 2), color) if library != "numpy" else made.full((2, 2, 3), len(color))
-        return Message("user", "look", (Media("image", pixels),))
-
-    async def main() -> None:
-        model = told("ok")
-        said = (await model.ask([shown("red")])).message
-        for color in ("red", "red", "blue"):
-            await model.ask([shown(color), said, Message("user", "b")])
-        assert model.metrics() == {"model/extended": 1.0, "model/forked": 1.0, "model/opened": 2.0}
-
-    asyncio.run(main())
-
-
 def test_parallel_questions_as_the_template_renders() -> None:
     async def main() -> None:
         model = told("ok")
@@ -405,20 +353,6 @@ def test_answers_are_read_from_an_edited_history() -> None:
         turn = await ask(model)
         answer = Message("tool", "4", tool_call_id=turn.items[0].id)
         await ask(model, Message("user", "a summary"), turn.message, answer)
-        assert [record.result.text for record in model.turns()[0].calls] == ["4"]
-
-    asyncio.run(main())
-
-
-def test_answers_of_a_question_that_failed_are_not_recorded() -> None:
-    async def main() -> None:
-        model = model_of(engine := Engine([]))
-        engine._generation = lambda text, sampling: ScriptedEngine._generation(engine, CALL_OF_ADD, sampling)  # type: ignore[method-assign]
-        turn = await ask(model)
-        for text in ("!", "4"):
-            answer = Message("tool", text, tool_call_id=turn.items[0].id)
-            with contextlib.suppress(EngineError):
-                await ask(model, turn.message, answer)
         assert [record.result.text for record in model.turns()[0].calls] == ["4"]
 
     asyncio.run(main())

@@ -21,10 +21,7 @@ from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import (
     Episode,
-    Media,
-    MediaInput,
     Message,
-    Rendered,
     Task,
     ToolCall,
     ToolResult,
@@ -156,24 +153,6 @@ def test_a_conversation_that_is_continued_is_one_trajectory() -> None:
     assert episode.messages[2].content == episode.trajectories[1].turns[-1].content
 
 
-def test_another_image_is_another_trajectory() -> None:
-    class Seeing(FakeChatFormat):
-        def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
-            keys = [item.data for message in messages for item in message.media]
-            shown = tuple(MediaInput("image", (1, 2), key, {}) for key in keys)
-            return replace(super().open(messages, tools), media=shown)
-
-    async def play(model: Model) -> None:
-        for key in ("red", "blue", "red"):
-            seen = [Message("user", "i", (Media("image", key),))]
-            seen += [(await model.ask(seen)).message, Message("user", "and now?")]
-            await model.ask(seen)
-
-    episode, _ = episode_of(play, chat=Seeing())
-    found = [([item.key for item in it.media], len(it.turns)) for it in episode.trajectories[1:]]
-    assert found == [(["red"], 2), (["blue"], 2), (["red"], 2)]
-
-
 def test_seeds_follow_from_what_is_asked() -> None:
     def seeds(*order: str) -> set[tuple[Any, int | None]]:
         async def play(model: Model) -> None:
@@ -211,22 +190,6 @@ def test_an_engine_that_fails_is_no_failure_of_the_tool(text: str, says: str) ->
     assert episode.failure is not None
     assert (episode.failure.fault, len(episode.trajectories)) == ("engine", 1)
     assert says in episode.failure.message
-
-
-@pytest.mark.parametrize("stage", ["opening", "respond", "reward"])
-def test_nor_of_what_a_session_makes_of_it(stage: str) -> None:
-    async def fails(self: Any, *_: Any) -> None:
-        try:
-            await self.model.ask([Message("user", "!")])
-        except EngineError as error:
-            raise KeyError("no answer") from error
-
-    async def play(model: Model) -> str:
-        return ""
-
-    failure = episode_of(play, toolset=type("Failing", (Asking,), {stage: fails}))[0].failure
-    assert failure is not None
-    assert (failure.fault, failure.message) == ("engine", "EngineError: it broke")
 
 
 def test_nothing_is_asked_after_the_end() -> None:

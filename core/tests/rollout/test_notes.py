@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import functools
 import json
 import math
 from collections.abc import AsyncIterator, Callable
@@ -12,8 +11,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from toolrl.errors import ToolsetError
 from toolrl.protocols import EpisodeContext
@@ -21,11 +18,9 @@ from toolrl.rollouts.environment import Environment, Limits, NamedReward
 from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.rollouts.notes import DEEPEST, plain_notes
 from toolrl.runs.records import episode_from_json, episode_to_json
-from toolrl.tools import tool
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.tools.toolset import as_toolset
 from toolrl.types import Episode, Score, Task, ToolCall, ToolResult, ToolSpec
-from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_build_context, make_episode, make_task
+from toolrl_testing.fakes import FakeChatFormat, FakeParser, ScriptedEngine, make_episode, make_task
 
 SECRET = "s3cret-key"
 
@@ -121,16 +116,6 @@ def test_notes_reach_the_reward_and_the_episode(rename: dict[str, str] | None) -
     assert episode.notes == reward.seen == {"found": 2, "at": [1, "x"], "closed": True}
 
 
-def test_a_tool_function_may_note() -> None:
-    @tool
-    def echo(episode: EpisodeContext) -> str:
-        """Notes."""
-        episode.notes["found"] = 3
-        return "ok"
-
-    assert play(as_toolset(echo, None, make_build_context()), Reads()).reward == 3.0
-
-
 def test_what_a_tool_changes_later_changes_nothing() -> None:
     held: dict[str, Any] = {}
 
@@ -142,44 +127,6 @@ def test_what_a_tool_changes_later_changes_nothing() -> None:
     held["list"].append(2)
     held["notes"]["more"] = True
     assert episode.notes == {"list": [1]}
-
-
-def test_what_is_no_json_fails_the_episode_and_is_named() -> None:
-    episode = play(Notes(lambda notes: notes.update(ok=1, image={"raw": object()}), nothing), Reads())
-    assert episode.failure is not None
-    assert episode.failure.fault == "tool"
-    assert "episode.notes['image']['raw'] is object" in episode.failure.message
-    assert episode.notes == {}
-
-
-def test_what_cant_even_be_read_fails_the_episode_and_nothing_else() -> None:
-    class Odd:
-        shape = "odd"
-
-        def tolist(self) -> list[int]:
-            return []
-
-    class Broken(dict[str, int]):
-        def items(self) -> Any:
-            raise KeyError("gone")
-
-    for value in (Odd(), Broken(a=1)):
-        episode = play(Notes(functools.partial(dict[str, Any].update, a=value), nothing), Reads())
-        assert episode.failure is not None
-        assert "episode.notes can't be read" in episode.failure.message
-        assert episode.notes == {}
-
-
-def test_an_episode_that_fails_keeps_its_notes() -> None:
-    episode = play(Notes(lambda notes: notes.update(found=1), nothing), Reads(fails=True))
-    assert episode.failure is not None
-    assert episode.failure.fault == "reward"
-    assert episode.notes == {"found": 1}
-
-    episode = play(Notes(lambda notes: notes.update(found=1), nothing), Reads(), last="broken")
-    assert episode.failure is not None
-    assert episode.failure.fault == "parser"
-    assert episode.notes == {"found": 1}
 
 
 def test_secrets_are_taken_out() -> None:
@@ -242,17 +189,3 @@ def test_what_can_not_be_noted(value: Any, named: str) -> None:
         plain_notes({"x": value})
     assert named in str(caught.value)
     assert "['x']" in str(caught.value)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
-def test_json_values_stay_what_they_are(notes: dict[str, Any]) -> None:
-    kept = plain_notes(notes)
-    assert kept == json.loads(json.dumps(notes))
-    assert kept is not notes

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import logging
 import sys
 from collections.abc import Callable
 
 import pytest
 
-from toolrl.cli.output import print_error
-from toolrl.config.logs import masked_logs
-from toolrl.errors import DataError
 from toolrl.tools import tool
 from toolrl.types import Episode, Score
 
@@ -36,7 +31,7 @@ async def on_loop() -> str:
     return "x"
 
 
-@tool(inline=True)
+@tool
 def inline() -> str:
     """Prints."""
     sys.stdout.writelines([f"inline {EVIL}", "\n"])
@@ -77,41 +72,3 @@ def test_prints_of_a_worker_process_are_visible_too(
     out, err = capfd.readouterr()
     assert out == ""
     assert sorted(err.splitlines()) == [f"process err {SHOWN}", f"process {SHOWN}"]
-
-
-def test_what_others_print_meanwhile_is_left_alone(
-    episode_of: Callable[..., Episode], capsys: pytest.CaptureFixture[str]
-) -> None:
-    outside = contextvars.copy_context()
-
-    @tool
-    async def waits() -> str:
-        """Has something else print meanwhile."""
-        asyncio.get_running_loop().call_soon(print, "\x1b[1mours", context=outside)
-        await asyncio.sleep(0)
-        return "x"
-
-    episode_of(30, "waits", targets=[waits])
-    assert capsys.readouterr().out == "\x1b[1mours\n"
-
-
-def test_errors_and_logs_that_quote_a_tool_are_visible(
-    episode_of: Callable[..., Episode], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    @tool
-    def crashes() -> str:
-        """Crashes."""
-        raise ValueError(EVIL)
-
-    with masked_logs(str):
-        episode_of(30, "crashes", targets=[crashes])
-        logging.getLogger("toolrl.x").error("%s", EVIL, exc_info=ValueError(EVIL))
-        logging.getLogger("library").error("%s", "\x1b[1m")
-    print_error(DataError(EVIL, where=EVIL, hint=EVIL))
-    assert "\x1b" not in "".join(record.message for record in caplog.records[:2])
-    assert SHOWN in caplog.records[0].message
-    assert SHOWN in (caplog.records[1].exc_text or "")
-    assert caplog.records[2].message == "\x1b[1m"
-    err = capsys.readouterr().err
-    assert "\x1b" not in err
-    assert err.count(SHOWN) == 3

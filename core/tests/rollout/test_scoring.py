@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from toolrl.errors import DataError, RewardError
+from toolrl.errors import DataError
 from toolrl.rollouts.environment import Environment, Limits, NamedReward
 from toolrl.rollouts.runner import Runner
 from toolrl.rollouts.scoring import score_of, scored_together
-from toolrl.tools import cancellation, toolset
+from toolrl.tools import cancellation
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, Score
 from toolrl_testing.fakes import (
@@ -86,15 +85,6 @@ async def test_the_event_loop_goes_on_while_a_plain_function_runs() -> None:
     assert score == Score(1.0)
 
 
-def test_a_plain_function_that_gives_a_coroutine_is_awaited() -> None:
-    class Delegates:
-        def score(self, episode: Episode) -> Any:
-            return FixedReward(3.0).score(episode)
-
-    groups, _ = rollout(Delegates(), tasks=1)
-    assert [episode.reward for episode in groups[0].episodes] == [6.0] * 3
-
-
 @pytest.mark.parametrize("error", [ValueError("odd"), SystemExit(3), StopIteration(), DataError("no truth")])
 def test_what_a_plain_function_raises_fails_its_episode(error: BaseException) -> None:
     class Raises:
@@ -112,106 +102,6 @@ def test_what_a_plain_function_raises_fails_its_episode(error: BaseException) ->
     assert len(told) == 3
 
 
-async def test_a_cancelled_call_keeps_its_turn_until_it_has_ended() -> None:
-    begun, go_on, order = threading.Event(), threading.Event(), []
-
-    class Slow:
-        def score(self, episode: Episode) -> Score:
-            order.append(f"begin {episode.index}")
-            begun.set()
-            assert go_on.wait(60)
-            order.append(f"end {episode.index}")
-            return Score(1.0)
-
-    named = NamedReward("r", Slow())
-    first = asyncio.ensure_future(score_of(named, make_episode("x", index=0)))
-    assert await asyncio.to_thread(begun.wait, 60)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    second = asyncio.ensure_future(score_of(named, make_episode("x", index=1)))
-    await asyncio.sleep(0)
-    go_on.set()
-    await second
-    assert order == ["begin 0", "end 0", "begin 1", "end 1"]
-
-
-class Hangs:
-    """Never answers, as a coroutine."""
-
-    async def score(self, episode: Episode) -> Score:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-
-def test_a_coroutine_that_takes_too_long_is_stopped_and_fails_its_episode() -> None:
-    with pytest.raises(RewardError, match=r"'slow' gave no score within 0.05 s"):
-        asyncio.run(score_of(NamedReward("slow", Hangs(), timeout=0.05), make_episode("x")))
-
-
-def test_a_timeout_of_the_reward_itself_is_told_as_its_own() -> None:
-    class TimesOut:
-        async def score(self, episode: Episode) -> Score:
-            raise TimeoutError("the judge is away")
-
-    with pytest.raises(RewardError, match="TimeoutError: the judge is away"):
-        asyncio.run(score_of(NamedReward("judge", TimesOut(), timeout=60.0), make_episode("x")))
-
-
-async def test_while_a_plain_function_hangs_later_calls_fail_and_do_not_wait() -> None:
-    go_on = threading.Event()
-    scored: list[int] = []
-
-    class Stuck:
-        def score(self, episode: Episode) -> Score:
-            if episode.index == 0:
-                assert go_on.wait(60)
-            scored.append(episode.index)
-            return Score(1.0)
-
-    named = NamedReward("stuck", Stuck(), timeout=0.05)
-    first, waiting = (asyncio.ensure_future(score_of(named, make_episode("x", index=i))) for i in range(2))
-    with pytest.raises(RewardError, match=r"gave no score within 0.05 s"):
-        await first
-    with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.05 s"):
-        await waiting
-    with pytest.raises(RewardError, match="an earlier call"):
-        await score_of(named, make_episode("x", index=2))
-    go_on.set()
-    named = dataclasses.replace(named, timeout=60.0)
-    while True:  # As soon as it has returned, calls go through again.
-        try:
-            assert (await score_of(named, make_episode("x", index=3))).value == 1.0
-        except RewardError:
-            await asyncio.sleep(0.01)
-        else:
-            break
-    assert scored == [0, 3]
-
-
-async def test_a_call_that_hangs_after_its_episode_was_cut_holds_nobody_up() -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    class Stuck:
-        def score(self, episode: Episode) -> Score:
-            if episode.index == 0:
-                begun.set()
-                assert go_on.wait(60)
-            return Score(1.0)
-
-    named = NamedReward("stuck", Stuck(), timeout=0.2)
-    first = asyncio.ensure_future(score_of(named, make_episode("x", index=0)))
-    assert await asyncio.to_thread(begun.wait, 60)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    try:
-        with pytest.raises(RewardError, match=r"an earlier call has run for more than 0.2 s"):
-            await asyncio.wait_for(score_of(named, make_episode("x", index=1)), 30)
-    finally:
-        go_on.set()
-
-
 # Rewards that see a group.
 
 
@@ -226,12 +116,6 @@ class Ranked:
         return [Score(float(it is episodes[-1]), metrics={"correct": float(it is episodes[-1])}) for it in episodes]
 
 
-class RankedInThread:
-    def score_group(self, episodes: Sequence[Episode]) -> list[Score]:
-        assert threading.current_thread() is not threading.main_thread()
-        return [Score(1.0) for _ in episodes]
-
-
 def test_a_group_is_scored_in_one_call() -> None:
     reward = Ranked()
     # A single place: a group that held places while it waits for its last episode would wait for ever.
@@ -240,11 +124,6 @@ def test_a_group_is_scored_in_one_call() -> None:
     assert reward.groups == [[episode.id for episode in group.episodes] for group in groups]
     assert sorted(told, key=lambda it: it.id) == [episode for group in groups for episode in group.episodes]
     assert all(episode.rewards[-1].source == "reward:r0" for episode in told)
-
-
-def test_a_plain_function_may_score_groups() -> None:
-    groups, _ = rollout(RankedInThread(), FixedReward(1.0))
-    assert all(episode.reward == 4.0 for group in groups for episode in group.episodes)
 
 
 def test_accuracy_is_of_the_first_reward_that_judges_whenever_it_is_asked() -> None:
@@ -297,17 +176,6 @@ def test_one_score_that_is_none_fails_that_episode_alone(wrong: Any, said: str) 
     assert "r0" in second.failure.message
 
 
-@pytest.mark.parametrize("given", [[Score(1.0)], None, 3.0])
-def test_not_a_score_for_each_is_said(given: Any) -> None:
-    class Short:
-        async def score_group(self, episodes: Sequence[Episode]) -> Any:
-            return given
-
-    groups, _ = rollout(Short(), tasks=1)
-    assert all("expected one for each" in episode.failure.message for episode in groups[0].episodes if episode.failure)
-    assert all(episode.failure is not None for episode in groups[0].episodes)
-
-
 class Stubborn:
     """Swallows its cancellation."""
 
@@ -341,28 +209,6 @@ async def test_a_reward_that_swallows_its_cancellation_doesnt_hold_up_the_end(
             await asked
     reward.free.set()
     assert "'waits' was cancelled and didn't end" in caplog.text
-
-
-def test_failed_episodes_arent_compared() -> None:
-    class OddOnes:
-        async def score(self, episode: Episode) -> Score:
-            if episode.index == 1:
-                raise ValueError("odd")
-            return Score(0.0)
-
-    reward = Ranked()
-    groups, _ = rollout(OddOnes(), reward, tasks=1)
-    assert [len(group) for group in reward.groups] == [2]
-    assert [episode.failure is None for episode in groups[0].episodes] == [True, False, True]
-    assert groups[0].episodes[2].reward == 2.0
-
-    class All:
-        async def score(self, episode: Episode) -> Score:
-            raise ValueError("all")
-
-    reward = Ranked()
-    rollout(All(), reward, tasks=1)
-    assert reward.groups == []
 
 
 def test_secrets_are_hidden_in_a_groups_failure() -> None:
@@ -421,24 +267,4 @@ async def test_all_are_stopped_whatever_one_does() -> None:
         await environment.start()
         await environment.stop()
     assert log == ["start a", "start b", "stop b", "stop a"]
-    assert [what for what, _ in tools.events] == ["start", "stop"]
-
-
-async def test_a_reward_that_does_not_stop_is_left(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(toolset, "STOP_SECONDS", 0.05)
-
-    class Lingers(FixedReward):
-        async def start(self) -> None: ...
-
-        async def stop(self) -> None:
-            await asyncio.Event().wait()
-
-    log: list[str] = []
-    environment, tools = started(Started(log, "a"), Lingers())
-    await environment.start()
-    await asyncio.wait_for(environment.stop(), 60)
-    assert "Lingers didn't stop within 0.05 s" in caplog.text
-    assert log == ["start a", "stop a"]
     assert [what for what, _ in tools.events] == ["start", "stop"]

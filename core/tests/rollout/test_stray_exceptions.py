@@ -104,20 +104,6 @@ def test_a_call_is_answered_with_the_crash(error: BaseException, thread: bool) -
         assert type(error).__name__ in episode.calls[0].result.text
 
 
-@pytest.mark.parametrize("thread", [True, False], ids=["thread", "loop"])
-@pytest.mark.parametrize("error", STRAY, ids=STRAY_IDS)
-def test_a_release_that_raises_changes_nothing(error: BaseException, thread: bool) -> None:
-    made, seen = tool_that_raises("release", error, thread=thread)
-    assert [episode.failure for episode in run(as_toolset(made, None, make_build_context()))] == [None, None]
-    assert seen == ["release", "release"]
-
-
-def test_an_interrupt_in_a_thread_is_no_ctrl_c() -> None:
-    made, _ = tool_that_raises("execute", KeyboardInterrupt(), thread=True)
-    for episode in run(as_toolset(made, None, make_build_context())):
-        assert episode.calls[0].result.error == "crash"
-
-
 @pytest.mark.parametrize("error", STRAY, ids=STRAY_IDS)
 def test_a_reward_ends_its_own_episode(error: BaseException) -> None:
     class Raising:

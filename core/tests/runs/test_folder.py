@@ -76,24 +76,6 @@ def test_a_folder_with_a_run_is_refused(make_run: MakeRun) -> None:
     assert "--overwrite" in str(caught.value)
 
 
-def test_a_run_without_steps_is_described_by_its_episodes(tmp_path: Path, make_episode: MakeEpisode) -> None:
-    folder = RunFolder.create(tmp_path / "r", CONFIG, total_steps=0)
-    recorder = RunRecorder(folder)
-    recorder.toolrl_run_start(folder)
-    recorder.toolrl_episode_end(folder, make_episode())
-    recorder.toolrl_step_end(folder, StepReport(0, "eval", {"accuracy": 1.0}))
-    recorder.toolrl_run_end(folder, None)
-    assert describe_run(folder.directory) == "finished, 1 episode"
-
-
-def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    for overwrite in (False, True):
-        with pytest.raises(ToolrlError, match="holds no run"):
-            RunFolder.create(tmp_path, CONFIG, total_steps=1, overwrite=overwrite)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
 def test_a_run_that_ended_before_it_did_anything_is_replaced(tmp_path: Path) -> None:
     for error in (None, ValueError("no such model")):
         folder = RunFolder.create(tmp_path / "r", {"try": 1}, total_steps=1)
@@ -108,15 +90,6 @@ def test_a_run_that_ended_before_it_did_anything_is_replaced(tmp_path: Path) -> 
     folder.close()
     with pytest.raises(ToolrlError, match="a run here already"):
         RunFolder.create(tmp_path / "r", {"try": 3}, total_steps=1)
-
-
-def test_what_a_kill_at_the_very_start_leaves_is_no_hindrance(tmp_path: Path) -> None:
-    directory = tmp_path / "r"
-    directory.mkdir()
-    for name in (".lock", "plugins.json", ".config.yaml.123.tmp"):
-        (directory / name).write_text("")
-    RunFolder.create(directory, CONFIG, total_steps=1)
-    assert sorted(path.name for path in directory.iterdir()) == [".lock", "config.yaml", "plugins.json"]
 
 
 def test_overwrite_deletes_the_run_and_nothing_else(make_run: MakeRun) -> None:
@@ -173,31 +146,6 @@ def test_resume_drops_later_steps(make_run: MakeRun, make_episode: MakeEpisode) 
     assert read.summary()["resumed_at"] == [1]
     assert read.config == {"other": 1}
     assert "models/tiny" in (directory / "config.before-1.yaml").read_text()
-
-
-def test_a_run_that_goes_on_with_other_versions_says_so(make_run: MakeRun, caplog: pytest.LogCaptureFixture) -> None:
-    directory = make_run().directory
-    for plugins, said in (
-        ({"calculator": "0.1.0"}, ""),
-        ({"calculator": "0.2.0", "math": "1"}, "other versions: calculator 0.1.0 → 0.2.0, math missing → 1"),
-    ):
-        caplog.clear()
-        folder = RunFolder.create(directory, {}, total_steps=3, plugins=plugins, resume=True)
-        folder.rewind(2)
-        folder.close()
-        assert said in caplog.text
-        assert bool(said) == bool(caplog.text)
-
-
-def test_a_refused_resume_leaves_the_run_as_it_was(make_run: MakeRun) -> None:
-    directory = make_run().directory
-    names = ("summary.json", "config.yaml", "plugins.json")
-    before = [(directory / name).read_text() for name in names]
-    folder = RunFolder.create(directory, {"another": 1}, total_steps=3, resume=True)
-    RunRecorder(folder).toolrl_run_end(folder, ToolrlError("another batch size"))
-    assert [(directory / name).read_text() for name in names] == before
-    assert not list(directory.glob("config.before-*"))
-    assert not RunFolder.open(directory).is_live()
 
 
 def test_a_step_that_is_reported_again_replaces_the_first(make_run: MakeRun, make_episode: MakeEpisode) -> None:
@@ -283,14 +231,6 @@ sys.stdin.read()
     summary = RunFolder.open(tmp_path / "r").summary()
     assert summary["status"] == "interrupted"
     assert summary["metrics"]["train"]["accuracy"]["last"] == 0.5
-
-
-def test_open_names_the_runs_nearby(make_run: MakeRun) -> None:
-    directory = make_run("one").directory
-    with pytest.raises(DataError, match="Runs in this folder: one"):
-        RunFolder.open(directory.parent)
-    with pytest.raises(DataError, match="no run here"):
-        RunFolder.open(directory / "nowhere")
 
 
 def test_without_saved_episodes_the_metrics_are_still_there(tmp_path: Path, make_episode: MakeEpisode) -> None:

@@ -178,17 +178,9 @@ def test_small_arrays_become_lists_and_large_ones_a_name() -> None:
     assert "(100, 100)" in to_plain(numpy.zeros((100, 100)))["$opaque"]
 
 
-def test_half_a_surrogate_pair_round_trips(make_episode: Callable[..., Episode]) -> None:
-    episode = make_episode(said="cut \ud83d here")
-    assert episode_from_json(through_json(episode_to_json(episode))) == episode
-
-
 def test_unknown_fields_are_passed_over_and_missing_ones_take_the_default(make_episode: Callable[..., Episode]) -> None:
     record = episode_to_json(make_episode())
     del record["temperature"]
     assert episode_from_json({**record, "of_a_later_version": 1}) == make_episode()
 
 
-def test_a_record_that_is_no_episode_says_so() -> None:
-    with pytest.raises(ValueError, match="not an episode"):
-        episode_from_json({"id": "x"})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import ArgumentsError, ConfigError, ToolError, ToolLimitError, ToolUnavailableError
+from toolrl.errors import ConfigError, ToolError
 from toolrl.tools import TransientToolError
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.traits import ToolTraits
@@ -99,61 +99,6 @@ async def test_an_endpoint_that_answers_works_whatever_it_says(scene: Any) -> No
         assert (await tool.ask()).result.error != "unavailable"
 
 
-@pytest.mark.parametrize(
-    ("error", "then"),
-    [
-        (ArgumentsError("n is odd"), "half_open"),
-        (ToolLimitError("There was no place."), "half_open"),
-        (ToolUnavailableError("Its calls don't come back."), "open"),
-    ],
-)
-async def test_a_probe_that_did_not_reach_the_endpoint_does_not_close_it(
-    scene: Any, error: ToolError, then: str
-) -> None:
-    server = Server("crash")
-
-    async def respond(call: ToolCall) -> str:
-        if call.arguments:
-            raise error
-        return await server(call)
-
-    endpoints = Endpoints()
-    tool = scene(respond, POLICY, endpoints=endpoints)
-    for _ in range(2):
-        await tool.ask()
-    await tool.ask(n=1)  # Neither forgives the failures before it.
-    await tool.ask()
-    await asyncio.sleep(31)
-    await tool.ask(n=1)
-    assert endpoints.states() == {"engine": then}
-    await asyncio.sleep(31)
-    server.mode = "ok"
-    assert (await tool.ask()).result.text == "ok"
-
-
-async def test_failures_of_long_ago_do_not_count(scene: Any) -> None:
-    tool = scene(Server("crash"), POLICY)
-    for _ in range(10):
-        assert (await tool.ask()).result.error == "crash"
-        await asyncio.sleep(40)
-
-
-async def test_a_call_that_queued_before_it_opened_is_rejected_when_its_turn_comes(scene: Any) -> None:
-    server = Server("hang")
-    tool = scene(server, {**POLICY, "concurrency": 3})
-    records = await asyncio.gather(*(tool.ask() for _ in range(12)))
-    assert [record.result.error for record in records] == ["timeout"] * 3 + ["unavailable"] * 9
-    assert asyncio.get_running_loop().time() == pytest.approx(10)
-    assert server.calls == 3
-
-
-def test_retries_stop_at_an_open_breaker(scene: Any, virtual: Any) -> None:
-    server = Server("transient")
-    tool = scene(server, {**POLICY, "retry": {"attempts": 10}})
-    assert virtual(tool.ask()).result.error == "unavailable"
-    assert server.calls == 3
-
-
 def test_tools_of_one_endpoint_share_it_and_others_do_not(scene: Any, virtual: Any) -> None:
     endpoints = Endpoints()
 
@@ -172,23 +117,3 @@ def test_tools_of_one_endpoint_share_it_and_others_do_not(scene: Any, virtual: A
     other = scene(up, {"breaker": {"failures": 9}}, traits=ToolTraits(endpoint="http://x"), endpoints=endpoints)
     with pytest.raises(ConfigError, match=r"'http://x' has a breaker with failures 3, window 60, reset 30.*failures 9"):
         virtual(other.ask())
-
-
-async def test_a_call_that_began_before_it_opened_decides_nothing(scene: Any) -> None:
-    endpoints = Endpoints()
-
-    async def respond(call: ToolCall) -> str:
-        if call.arguments:
-            await asyncio.sleep(5)
-            return "late"
-        raise ConnectionError("refused")
-
-    tool = scene(respond, POLICY, endpoints=endpoints)
-    late = asyncio.create_task(tool.ask(n=1))
-    await asyncio.sleep(1)
-    for _ in range(3):
-        await tool.ask()
-    assert (await late).result.text == "late"
-    assert endpoints.states() == {"engine": "open"}
-    await asyncio.sleep(31)
-    assert endpoints.states() == {"engine": "half_open"}

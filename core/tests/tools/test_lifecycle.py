@@ -14,7 +14,6 @@ from toolrl.errors import ComponentLoadError, ToolsetError
 from toolrl.protocols import EpisodeContext
 from toolrl.tools import Tool, ToolError, as_toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.tools.toolset import known_traits
 from toolrl.types import Message, ToolCall, ToolSpec
 from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
@@ -58,14 +57,6 @@ def box_of(*tools: Tool) -> ToolBox:
 
 def call(**arguments: Any) -> ToolCall:
     return ToolCall("counter", arguments)
-
-
-def test_a_class_says_that_its_results_may_hold_images() -> None:
-    class Camera(Counter):
-        media = True
-
-    for tool, shows in ((Camera(), True), (Counter(), False)):
-        assert known_traits(as_toolset(tool, None, make_build_context()))["counter"].media is shows
 
 
 async def test_the_stages_run_in_order_and_state_lasts_over_turns() -> None:
@@ -205,25 +196,6 @@ async def test_release_waits_for_a_thread_that_still_uses_the_instance() -> None
     assert events == ["execute ended", "released"]
 
 
-def test_sync_stages_run_in_threads_and_inline_ones_on_the_loop() -> None:
-    class Where(Tool):
-        spec = SPEC
-
-        def execute(self, instance_id: str, parameters: Any) -> str:
-            return threading.current_thread().name
-
-    class WhereInline(Where):
-        inline = True
-
-    async def name(tool: Tool) -> str:
-        async with box_of(tool).open(make_task(), make_episode_context()) as session:
-            (record,) = await session.answer([call()])
-            return record.result.text
-
-    assert asyncio.run(name(Where())) == "toolrl-tool"
-    assert asyncio.run(name(WhereInline())) == threading.current_thread().name
-
-
 async def test_a_stage_may_ask_for_the_episode() -> None:
     class Shares(Tool):
         spec = SPEC
@@ -285,16 +257,6 @@ def test_a_tool_without_a_spec_or_execute_says_what_to_write() -> None:
         as_toolset(Idle, None, make_build_context())
 
 
-async def test_create_must_give_messages() -> None:
-    class Bad(Counter):
-        async def create(self, instance_id: str, start: int = 0, **kwargs: Any) -> Any:
-            return 3
-
-    with pytest.raises(ToolsetError, match=r"create\(\) returned int 3, expected None, a text"):
-        async with box_of(Bad()).open(make_task(), make_episode_context()):
-            pass
-
-
 def test_a_spec_in_the_openai_form() -> None:
     form = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
     spec = ToolSpec.from_function(form)
@@ -303,33 +265,3 @@ def test_a_spec_in_the_openai_form() -> None:
     assert spec.as_function() == form
     with pytest.raises(ValueError, match="a tool schema needs a name"):
         ToolSpec.from_function({"type": "function"})
-
-
-class Strict(Counter):
-    async def release(self, instance_id: str, why: str = "") -> None:  # type: ignore[override]
-        await super().release(instance_id)
-
-
-@pytest.mark.parametrize(
-    ("options", "given", "message"),
-    [
-        (None, {"release_kwargs": ["why"]}, r"release_kwargs of task 't' are \['why'\], expected names with values"),
-        ({"release_kwargs": 3}, {}, "release_kwargs of the tool's options are 3, expected names with values"),
-        (None, {"release_kwargs": {"who": 1}}, r"release can't be called with \{'who': 1\}: got an unexpected keyword"),
-        (None, {"calc_reward_kwargs": {"instance_id": "x"}}, "calc_reward can't be called with .*multiple values for"),
-        (None, {"create_kwargs": {1: 2}}, "create can't be called with .*keywords must be strings"),
-    ],
-)
-def test_kwargs_that_a_stage_does_not_take_are_known_before_anything_is_created(
-    options: Any, given: Any, message: str
-) -> None:
-    tool = Strict(options)
-    task = make_task(id="t", tools_kwargs={"counter": given})
-
-    async def main() -> None:
-        with pytest.raises(ToolsetError, match=message):
-            async with box_of(tool).open(task, make_episode_context(task)):
-                pass
-
-    asyncio.run(main())
-    assert tool.log == []

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ConfigError
-from toolrl.tools import Tool, TransientToolError, as_toolset, cancellation, tool
+from toolrl.tools import TransientToolError
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
-from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
-from toolrl.types import ToolCall, ToolSpec
-from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
+from toolrl.types import ToolCall
 
 
 class Busy:
@@ -130,21 +125,6 @@ async def test_two_limits_under_one_name_are_an_error(scene: Any) -> None:
         ]
 
 
-def test_a_tool_box_finds_out_when_it_starts() -> None:
-    @tool
-    async def search() -> str:
-        """Searches."""
-        return ""
-
-    def entry(name: str, **policy: Any) -> ToolEntry:
-        toolset = as_toolset(search, None, make_build_context())
-        return ToolEntry(name, toolset, policy=PolicyOptions(limit_name="n", **policy), rename={"search": name})
-
-    box = ToolBox([entry("a", concurrency=1), entry("b", concurrency=2)])
-    with pytest.raises(ConfigError, match="the limit 'n' is in use with concurrency 1"):
-        asyncio.run(box.start())
-
-
 class Cluster:
     """Limits of a cluster that is this process."""
 
@@ -158,15 +138,6 @@ class Cluster:
 
     async def close(self) -> None:
         self.closed += 1
-
-
-@pytest.mark.virtual_time
-async def test_one_name_in_two_scopes_is_logged(scene: Any, caplog: pytest.LogCaptureFixture) -> None:
-    endpoints = Endpoints(Cluster)
-    for scope in ("local", "local", "cluster"):
-        assert "the limit" not in caplog.text
-        await scene(Busy(), {"concurrency": 2, "limit_scope": scope}, endpoints=endpoints).ask()
-    assert "the limit 'engine' is kept for this process by one tool and for the cluster by another" in caplog.text
 
 
 def test_a_cluster_needs_to_be_handed_in_and_is_left_in_the_end(scene: Any, virtual: Any) -> None:
@@ -188,91 +159,4 @@ def test_a_cluster_needs_to_be_handed_in_and_is_left_in_the_end(scene: Any, virt
     assert cluster.closed == 1
 
 
-def test_options_that_would_do_nothing_are_refused() -> None:
-    assert (
-        PolicyOptions.model_validate({"retry": {"first_delay": 8, "max_delay": 2, "max_seconds": 3}}).retry is not None
-    )
-    for name, value in (("limit_scope", "cluster"), ("limit_name", "x"), ("limit_lease", 3.0)):
-        with pytest.raises(ValidationError, match=f"{name} does nothing without concurrency or rate"):
-            PolicyOptions.model_validate({name: value})
-    for bad in (
-        {"concurrency": 0},
-        {"rate": {"per_second": 0}},
-        {"rate": {}},
-        {"rate": {"per_second": float("inf")}},
-        {"concurrency": 1, "limit_lease": float("inf")},
-        {"concurrency": 1, "limit_lease": 0.5, "limit_scope": "cluster"},
-        {"retry": {"attempts": 1}},
-        {"cache": 0},
-        {"truncate": "head", "max_output_tokens": None},
-        {"retry": {"first_delay": 8, "max_seconds": 3}},
-    ):
-        with pytest.raises(ValidationError):
-            PolicyOptions.model_validate(bad)
-
-
 # What can't be stopped.
-
-
-@pytest.mark.parametrize("ends", [True, False])
-async def test_a_thread_that_runs_on_keeps_its_permit_until_it_ends_or_the_lease_does(ends: bool) -> None:
-    leave = threading.Event()
-    inside = [0, 0]
-
-    class Blocking(Tool):
-        spec = ToolSpec("search", "")
-
-        def execute(self, instance_id: str, parameters: Any, **kwargs: Any) -> str:
-            inside[0] += 1
-            inside[1] = max(inside)
-            if inside[0] == 1:
-                leave.wait(30)
-            inside[0] -= 1
-            return "ok"
-
-        def release(self, instance_id: str) -> None:
-            leave.set()
-
-    toolset = as_toolset(Blocking, None, make_build_context())
-    policy = PolicyOptions(timeout=0.1, concurrency=1, limit_lease=30.0 if ends else 0.3)
-    box = ToolBox([ToolEntry("search", toolset, policy=policy)])
-    async with box.open(make_task(), make_episode_context()) as session:
-        (first,) = await session.answer([ToolCall("search", {})])
-        assert first.result.error == "timeout"
-        second = asyncio.create_task(session.answer([ToolCall("search", {})]))
-        await asyncio.sleep(0.05)
-        assert inside == [1, 1]  # The endpoint is still busy with the first call.
-        if ends:
-            leave.set()
-        assert (await second)[0].result.error is None
-        assert inside[1] == (1 if ends else 2)
-        leave.set()
-
-
-@pytest.mark.virtual_time
-async def test_a_task_that_does_not_stop_keeps_its_permit_too(
-    scene: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(cancellation, "CLEANUP_SECONDS", 1.0)
-
-    async def stubborn(call: ToolCall) -> str:
-        end = asyncio.get_running_loop().time() + 20
-        while (left := end - asyncio.get_running_loop().time()) > 0:
-            try:
-                await asyncio.sleep(left)
-            except asyncio.CancelledError:
-                continue  # The mistake under test.
-        return "late"
-
-    search = scene(stubborn, {"timeout": 2, "concurrency": 1})
-
-    async def timed() -> tuple[str | None, float]:
-        record = await search.ask()
-        return record.result.error, asyncio.get_running_loop().time()
-
-    assert await timed() == ("timeout", pytest.approx(3))
-    assert await timed() == ("timeout", pytest.approx(23))
-    await asyncio.sleep(30)
-    assert len(asyncio.all_tasks()) == 1
-    assert search.begun == pytest.approx([0, 20])
-    assert "was cancelled and didn't end within 1 s; it is left to itself" in caplog.text

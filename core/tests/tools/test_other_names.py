@@ -77,13 +77,6 @@ def test_a_tool_that_is_renamed_and_one_that_the_task_leaves_out() -> None:
     assert [record.result.error for record in records] == [None, "unknown_tool"]
 
 
-def test_equal_calls_under_two_names_run_once() -> None:
-    one = Prefixed("one", "pure")
-    records = answers([one], [ToolCall("pure", {}), ToolCall("one-pure", {})])
-    assert [record.result.text for record in records] == ["one-pure", "one-pure"]
-    assert one.calls == ["one-pure"]
-
-
 def test_a_call_that_cant_be_read_is_answered_with_the_arguments() -> None:
     (record,) = answers([Prefixed("one", "a")], [CallError("invalid_json", "No JSON.", "a")])
     assert record.result.text == "No JSON. Arguments of 'a': {}"

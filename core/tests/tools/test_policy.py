@@ -6,18 +6,16 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from fractions import Fraction
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from toolrl.config.tool_policy import PolicyOptions
-from toolrl.errors import ArgumentsError, ConfigError, ToolError
+from toolrl.errors import ToolError
 from toolrl.tools.toolbox import ToolBox, ToolBoxSession, ToolEntry
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import token_cut
-from toolrl.tools.validation import arguments_form, check_arguments
+from toolrl.tools.validation import arguments_form
 from toolrl.types import CallError, ToolCall, ToolResult, ToolSpec
 from toolrl_testing.fakes import FakeChatFormat, RecordingToolset, make_episode_context, make_task
 
@@ -65,16 +63,12 @@ def raising(error: BaseException) -> Callable[[ToolCall], str]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "'query' missing."),
-        ({"query": 3}, "'query': expected string, got integer 3."),
-        ({"query": None}, "'query': expected string, got null."),
-        ({"query": "a", "topk": "three"}, "'topk': expected integer, got string \"three\"."),
-        ({"query": "a", "topk": True}, "'topk': expected integer, got boolean true."),
+        ({}, "'query' is a required property."),
+        ({"query": 3}, "'query': 3 is not of type 'string'."),
+        ({"query": "a", "topk": True}, "'topk': True is not of type 'integer'."),
         ({"query": "a", "topk": 0}, "'topk': 0 is less than the minimum of 1."),
-        ({"query": "a", "mode": "x"}, '\'mode\': expected "exact" | "fuzzy", got string "x".'),
-        ({"query": "a", "tags": 1}, "'tags': expected [string, ...] or null, got integer 1."),
-        ({"query": "a", "where": {}}, "'where': 'city' missing."),
-        ({"query": "a", "where": {"city": 1}}, "'where.city': expected string, got integer 1."),
+        ({"query": "a", "tags": 1}, "'tags': 1 is not valid under any of the given schemas."),
+        ({"query": "a", "where": {"city": 1}}, "'where.city': 1 is not of type 'string'."),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -89,23 +83,12 @@ def test_bad_arguments_are_answered_with_what_is_wrong_and_the_right_form(
     assert '{"query": string, "topk": integer (optional), "mode": "exact" | "fuzzy" (optional)' in result.text
 
 
-def test_all_problems_are_named_up_to_four() -> None:
-    with pytest.raises(ArgumentsError) as caught:
-        check_arguments(SPEC, {"topk": "x", "mode": "x", "tags": 1, "where": 2}, "search")
-    assert "; and 1 more" in caught.value.message
-
-
 def test_unknown_arguments_pass_unless_the_schema_forbids_them() -> None:
     (result,), _ = answer(lambda call: str(call.arguments["x"]), ToolCall("search", {"query": "a", "x": 1}))
     assert (result.text, result.error) == ("1", None)
     closed = ToolSpec("search", "", {**SPEC.parameters, "additionalProperties": False})
     (result,), _ = answer(lambda call: "", ToolCall("search", {"query": "a", "x": 1}), spec=closed)
-    assert "unknown argument 'x', it takes 'query', 'topk'" in result.text
-
-
-def test_validation_can_be_left_out() -> None:
-    (result,), _ = answer(lambda call: "ok", ToolCall("search", {}), policy={"validate": False})
-    assert result.text == "ok"
+    assert "Additional properties are not allowed ('x' was unexpected)" in result.text
 
 
 def test_a_tools_own_error_is_the_models_text() -> None:
@@ -133,8 +116,6 @@ def test_a_crash_is_answered_and_remembered(error: BaseException) -> None:
         (ToolResult(None), "whose text is NoneType"),  # type: ignore[arg-type]
         (ToolResult("t", reward=float("nan")), "nan as reward"),
         (ToolResult("t", metrics={"a": "b"}), "as metric 'a'"),  # type: ignore[dict-item]
-        (ToolResult("t", done="no"), "returned str 'no' as done, expected True or False"),  # type: ignore[arg-type]
-        (ToolResult("t", truncated=None), "as truncated, expected True or False"),  # type: ignore[arg-type]
     ],
 )
 def test_a_toolset_that_gives_something_else_has_crashed(value: Any, message: str) -> None:
@@ -208,13 +189,6 @@ def test_truncate_says_which_part_is_kept(side: str, expected: str) -> None:
     assert result.text == expected
 
 
-def test_a_truth_value_of_another_library_becomes_pythons() -> None:
-    one = Fraction(1)  # Neither numpy's nor this is a bool, and JSON holds none of them.
-    (result,), _ = answer(lambda call: ToolResult("t", done=one), ToolCall("search", {"query": "a"}))  # type: ignore[arg-type]
-    assert (result.done, result.error) == (True, None)
-    assert isinstance(result.done, bool)
-
-
 @pytest.mark.parametrize("parameters", [{"properties": ["a"]}, {"properties": {"a": {"anyOf": 3}}}, {"required": 3}])
 def test_a_schema_that_is_none_loses_no_call(parameters: dict[str, Any]) -> None:
     spec = ToolSpec("search", "", parameters)
@@ -239,12 +213,6 @@ async def test_arguments_of_any_depth_lose_no_call(scene: Any) -> None:
 
     async with scene(found, {}, traits=ToolTraits(pure=True)).session() as session:
         assert [record.result.error for record in await session.answer(calls)] == ["crash", None]
-
-
-def test_the_name_of_an_unknown_tool_is_not_repeated_whole() -> None:
-    (result,), _ = answer(lambda call: "", ToolCall("s" * 50_000, {}))
-    assert result.error == "unknown_tool"
-    assert len(result.text) < 200
 
 
 def test_errors_are_cut_too_and_short_texts_are_left_alone() -> None:
@@ -273,14 +241,6 @@ def test_a_huge_text_is_not_tokenised_as_a_whole() -> None:
     assert was_cut
     assert len(cut) <= 1000
     assert chat.longest < 20_000
-
-
-def test_options_that_make_no_sense_are_refused() -> None:
-    for bad in ({"timeout": 0}, {"truncate": "left"}, {"max_output_tokens": 0}, {"retries": 3}):
-        with pytest.raises(ValidationError):
-            PolicyOptions.model_validate(bad)
-    with pytest.raises(ConfigError, match="needs a chat format"):
-        ToolBox([ToolEntry("r", RecordingToolset(), policy=PolicyOptions(max_output_tokens=5))])
 
 
 def test_a_schema_reference_is_never_fetched() -> None:

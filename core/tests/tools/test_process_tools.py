@@ -18,8 +18,7 @@ import pytest
 
 from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ArgumentsError, ToolError, ToolTimeoutError, ToolUnavailableError
-from toolrl.protocols import EpisodeContext
-from toolrl.tools import as_toolset, function, policy, process_tools, subprocess_pool, tool
+from toolrl.tools import as_toolset, function, policy, process_tools
 from toolrl.tools.process_tools import ProcessPool
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl.tools.threads import POOL
@@ -193,10 +192,6 @@ def ask(target: Any, *calls: dict[str, Any], together: bool = False, **policy: A
     return asyncio.run(main())
 
 
-def texts(records: list[CallRecord]) -> list[str]:
-    return [record.result.text for record in records]
-
-
 def test_results_come_back_whole(tools: ModuleType) -> None:
     pid, square, printed, large, media, done = ask(
         tools.work,
@@ -216,10 +211,6 @@ def test_results_come_back_whole(tools: ModuleType) -> None:
     assert done.result.done
 
 
-def test_a_function_that_is_not_the_modules_attribute_is_found_too(tools: ModuleType) -> None:
-    assert texts(ask(tools.plain_tool, {"x": 1})) == ["2"]
-
-
 def test_errors_come_back_as_what_they_are(tools: ModuleType) -> None:
     names = ["raise", "sys.exit", "tool error", "arguments", "own kind", "object", "frames"]
     records = ask(tools.work, *({"how": name} for name in names))
@@ -231,23 +222,6 @@ def test_errors_come_back_as_what_they_are(tools: ModuleType) -> None:
     assert [record.result.text for record in records[2:5]] == ["no such page", "n is odd", "mine"]
     assert "returned object" in records[5].result.text
     assert "leaves it as a file's path" in records[6].result.text
-
-
-def test_what_json_cannot_hold_costs_no_process(tools: ModuleType) -> None:
-    names = ["pid", "numbers", "bare", "mute", "no text", "odd wish", "pid"]
-    records = ask(tools.work, *({"how": name} for name in names))
-    assert texts(records[1:-1]) == [
-        "half", "no such page", "The tool 'work' crashed: Mute: (it can't be shown)", "404", "busy",
-    ]  # fmt: skip
-    assert (records[1].result.reward, records[1].result.metrics["third"]) == (0.5, pytest.approx(1 / 3))
-    assert records[0].result.text == records[-1].result.text
-
-
-def test_a_giant_result_is_not_read(tools: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess_pool, "LARGEST_REPLY", 5000)
-    records = ask(tools.work, {"how": "large", "n": 3000}, {"how": "large", "n": 6000}, {"how": "large", "n": 3000})
-    assert [record.result.error for record in records] == [None, "crash", None]
-    assert "more than the 5000 that are read" in records[1].result.text
 
 
 async def test_calls_at_once_inside_of_one_call_do_not_share_a_worker(tools: ModuleType, pool: ProcessPool) -> None:
@@ -280,7 +254,7 @@ async def test_the_policy_sees_what_it_needs(tools: ModuleType) -> None:
     [
         ({"how": "exit", "n": 3}, "ended with status 3"),
         ({"how": "exit", "n": 0}, "ended with status 0"),
-        ({"how": "kill"}, "was ended by SIGKILL"),
+        ({"how": "kill"}, "ended with status -9"),
         ({"how": "orphan", "n": 4}, "ended with status 4"),
         ({"how": "closes its pipes", "n": 5}, "ended with status 5"),
     ],
@@ -364,22 +338,3 @@ def test_workers_end_with_the_process_that_started_them(tools: ModuleType) -> No
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert gone(int(done.stdout))
-
-
-def test_functions_that_no_process_can_run_are_refused() -> None:
-    def inner(x: int) -> int:
-        """Inside."""
-        return x
-
-    async def asynchronous() -> None:
-        """Async."""
-
-    def wants(episode: EpisodeContext) -> None:
-        """Context."""
-
-    with pytest.raises(TypeError, match="tool 'inner' can't run in a process: a worker can import it from nowhere"):
-        tool(process=True)(inner)
-    with pytest.raises(TypeError, match="it is async or inline"):
-        tool(process=True)(asynchronous)
-    with pytest.raises(TypeError, match="its parameter 'episode' is the episode's"):
-        tool(process=True)(wants)

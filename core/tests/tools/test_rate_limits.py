@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.tools.rate_limits import ConcurrencyLimit, LimitSpec, LocalLimiter, RateLimit
+from toolrl.tools.rate_limits import ConcurrencyLimit, RateLimit
 from toolrl_testing.clock import run_in_virtual_time
 
 pytestmark = pytest.mark.virtual_time
@@ -41,42 +41,6 @@ async def test_no_more_permits_than_there_are_and_they_are_given_in_order() -> N
     assert await free(limit) == 2
     assert asyncio.get_running_loop().time() == pytest.approx(4.0)
     assert order == list(range(7))
-
-
-async def test_a_newcomer_does_not_overtake_a_waiting_caller() -> None:
-    limit = ConcurrencyLimit(1)
-    order: list[str] = []
-    first = await limit.acquire()
-
-    async def late(name: str) -> None:
-        permit = await limit.acquire()
-        order.append(name)
-        permit.release()
-
-    waiting = asyncio.create_task(late("waited"))
-    await asyncio.sleep(0)
-    first.release()
-    # The permit is handed over and not yet picked up: a newcomer finds none.
-    assert limit.claim() is None
-    await asyncio.gather(waiting, late("newcomer"))
-    assert order == ["waited", "newcomer"]
-
-
-async def test_a_lease_that_runs_out_gives_the_permit_back_unless_it_is_renewed() -> None:
-    limit, clock = ConcurrencyLimit(1), asyncio.get_running_loop().time
-    dead = await limit.acquire()
-    dead.lease(10)
-    alive = await limit.acquire()
-    assert clock() == pytest.approx(10)
-    for _ in range(5):
-        alive.lease(10)
-        await asyncio.sleep(8)
-    assert limit.claim() is None
-    alive.release()
-    dead.release()
-    dead.lease(10)  # Of no permit any more: nothing comes back twice.
-    await asyncio.sleep(100)
-    assert await free(limit) == 1
 
 
 @settings(max_examples=50, deadline=None)
@@ -170,35 +134,3 @@ def test_whatever_the_schedule_the_rate_is_kept_and_no_token_is_lost(rate: float
             assert last - first + 1 <= burst + rate * (times[last] - start) + 1e-6
     if begun:
         assert begun[0][0] == begun[0][1]
-
-
-async def test_of_both_limits_the_permit_comes_first() -> None:
-    limiter = LocalLimiter(LimitSpec(concurrency=1, per_second=1.0, burst=1))
-    begun: list[float] = []
-    clock = asyncio.get_running_loop().time
-
-    async def worker() -> None:
-        permit = await limiter.acquire()
-        begun.append(clock())
-        await asyncio.sleep(5)
-        permit.release()
-
-    await asyncio.gather(*(worker() for _ in range(3)))
-    (await limiter.acquire()).release()
-    # Cancelled while it waits for a token, it gives its permit back.
-    waiting = asyncio.create_task(limiter.acquire())
-    await asyncio.sleep(0.1)
-    assert limiter.claim() is None
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert limiter.claim() is not None
-    # Had the tokens been taken while they queued, the last two would have begun with none left for others.
-    assert begun == pytest.approx([0, 5, 10])
-
-
-def test_limits_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match="at least one permit, got 0"):
-        ConcurrencyLimit(0)
-    for rate in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match=f"a finite rate above 0 and a burst of at least 1, got {rate} and 1"):
-            RateLimit(rate)

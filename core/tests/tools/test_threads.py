@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from toolrl.errors import ToolUnavailableError
-from toolrl.tools.threads import Job, Lane, ThreadPool, collecting_jobs
+from toolrl.tools.threads import Job, ThreadPool
 
 
 async def started(job_of: Callable[[Callable[[], None]], Job[None]], leave: threading.Event) -> Job[None]:
@@ -104,41 +103,6 @@ async def test_calls_that_never_return_do_not_use_the_pool_up() -> None:
     leave.set()
     await until(lambda: pool.abandoned == 0)
     assert await pool.submit(lambda: 6) == 6
-
-
-async def test_so_many_abandoned_calls_of_one_tool_and_its_next_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    pool, leave = ThreadPool(), threading.Event()
-    lane, other = Lane("search", pool, most_abandoned=3), Lane("fetch", pool, most_abandoned=3)
-    for job in [await started(lane.call, leave) for _ in range(3)]:
-        job.cancel()
-    with pytest.raises(ToolUnavailableError, match="The tool 'search' can't be called now: 3 earlier calls"):
-        lane.call(int)
-    assert await other.call(lambda: 1) == 1
-    assert await lane.submit(lambda: 2) == 2  # What was begun can be ended.
-    leave.set()
-    await until(lambda: lane.abandoned == 0)
-    assert await lane.call(lambda: 3) == 3
-    logged = [record.getMessage() for record in caplog.records]
-    assert [text.partition(" of its calls")[0] for text in logged] == ["tool 'search': 1", "tool 'search': 3"]
-
-
-async def test_the_end_of_an_abandoned_function_is_reported() -> None:
-    pool, leave = ThreadPool(limit=1), threading.Event()
-    ended: list[str] = []
-    with collecting_jobs() as jobs:
-        running = await started(pool.put, leave)
-        never = pool.submit(int)
-    pool.submit(int)
-    assert jobs == [running, never]
-    running.when_ended(lambda: ended.append("running"))
-    never.when_ended(lambda: ended.append("never"))
-    never.abandon()
-    assert ended == ["never"]
-    assert never.cancelled()
-    running.abandon()
-    leave.set()
-    await asyncio.wait_for(running, 10)  # Left, but not cancelled: its value may still be read.
-    await until(lambda: len(ended) == 2)
 
 
 def test_an_exception_after_the_caller_left_is_no_noise(caplog: pytest.LogCaptureFixture) -> None:

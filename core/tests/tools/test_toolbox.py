@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import ComponentLoadError, ConfigError, DataError, ToolError, ToolsetError
+from toolrl.errors import ConfigError, DataError, ToolError, ToolsetError
 from toolrl.protocols import EpisodeContext, Reply
 from toolrl.tools import Tool, as_toolset, tool
 from toolrl.tools.policy import PolicyOptions
@@ -17,13 +17,13 @@ from toolrl.types import CallError, Markers, Message, Task, ToolCall, ToolResult
 from toolrl_testing.fakes import RecordingToolset, make_build_context, make_episode, make_episode_context, make_task
 
 
-@tool(inline=True)
+@tool
 def add(a: int, b: int) -> int:
     """Add."""
     return a + b
 
 
-@tool(inline=True)
+@tool
 def shout(text: str) -> str:
     """Shout."""
     return text.upper()
@@ -73,31 +73,6 @@ def test_a_target_may_be_a_function_a_class_an_object_a_list_or_a_factory() -> N
     for target in targets:
         toolset = as_toolset(target, None, context)
         assert callable(toolset.open)
-
-
-def test_a_class_gets_options_and_context() -> None:
-    context = make_build_context("demo")
-    seen: list[Any] = []
-
-    class Wants(Greeter):
-        def __init__(self, options: Any, context: Any) -> None:
-            super().__init__(options, context)
-            seen.append((options, context))
-
-    as_toolset(Wants, {"a": 1}, context)
-    assert seen == [({"a": 1}, context)]
-
-
-def test_targets_that_are_no_tools_say_so() -> None:
-    context = make_build_context("demo", where="environments.default.tools[0]")
-    with pytest.raises(ComponentLoadError, match=r"tools\[0\]: tool 'demo': got int 3, expected a @tool"):
-        as_toolset(3, None, context)
-    with pytest.raises(ComponentLoadError, match="got str 'x', expected a @tool function"):
-        as_toolset(lambda options, context: "x", None, context)
-    with pytest.raises(ComponentLoadError, match="raised when it was built: ZeroDivisionError"):
-        as_toolset(lambda options, context: 1 / 0, None, context)
-    with pytest.raises(ConfigError, match="'add', which takes no options"):
-        as_toolset(add, {"precision": 1}, context)
 
 
 # Names.
@@ -270,32 +245,6 @@ def test_calls_of_one_turn_run_at_once() -> None:
     assert [record.result.text for record in records] == [str(number) for number in range(count)]
 
 
-async def test_identical_calls_of_a_pure_tool_run_once_a_turn() -> None:
-    ran: list[int] = []
-
-    @tool(pure=True, inline=True)
-    def square(x: int) -> int:
-        """Square."""
-        ran.append(x)
-        return x * x
-
-    items = [ToolCall("square", {"x": x}, id=str(n)) for n, x in enumerate((2, 3, 2))]
-    async with opened(ToolBox([entry(square)])) as session:
-        first = await session.answer(items)
-        await session.answer(items[:1])
-        records = first
-    assert [record.result.text for record in records] == ["4", "9", "4"]
-    assert [record.call.id for record in records] == ["0", "1", "2"]
-    assert ran == [2, 3, 2]
-
-
-def test_a_tool_that_is_not_pure_runs_for_each_call() -> None:
-    recorder = RecordingToolset()
-    calls = [ToolCall("echo", {}), ToolCall("echo", {})]
-    in_session(ToolBox([ToolEntry("r", recorder)]), lambda session: session.answer(calls))
-    assert recorder.count("call") == 2
-
-
 # Environments.
 
 
@@ -410,17 +359,6 @@ class Half(RecordingToolset):
         self.log.append(f"stop {self.label}")
         if not self.stops:
             raise AttributeError("no client")
-
-
-@pytest.mark.parametrize("joined", [True, False])
-def test_what_went_wrong_at_the_start_is_not_hidden_by_the_stop(joined: bool, caplog: pytest.LogCaptureFixture) -> None:
-    log: list[str] = []
-    sets = [Half(log, "a"), Half(log, "b", starts=False, stops=False), Half(log, "c")]
-    entries = [entry(sets)] if joined else [ToolEntry(it.label, it) for it in sets]
-    with pytest.raises(ToolsetError, match="didn't start: ConnectionError: nobody there"):
-        asyncio.run(ToolBox(entries).start())
-    assert log == ["start a", "start b", "stop b", "stop a"]
-    assert "AttributeError: no client" in caplog.text
 
 
 async def test_toolsets_stop_in_reverse_each_also_where_another_fails() -> None:

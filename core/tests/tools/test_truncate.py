@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,9 +77,3 @@ def test_also_where_the_mark_and_what_is_kept_merge_in_another_way(text: str, li
     result, was_cut = token_cut(chat)(text, limit, side)
     assert chat.token_count(result) <= limit
     assert was_cut == (chat.token_count(text) > limit)
-
-
-@pytest.mark.parametrize("text", ["\ud83d", "file \udcff.txt", "\udfff\ud800"])
-def test_half_a_surrogate_pair_is_a_character_like_any_other(text: str) -> None:
-    """File names and cut JSON bring them in; no encoding knows them."""
-    assert token_cut(FakeChatFormat())(text, 100, "middle") == (text, False)

@@ -147,7 +147,7 @@ def _plugin_commands() -> str:
 def _exits() -> str:
     rows = [
         ("0", "done"),
-        (str(entry.EXIT_ERROR), "an error; for `doctor` and `parse --check`, something was found"),
+        (str(entry.EXIT_ERROR), "an error; for `doctor`, something was found"),
         (str(entry.EXIT_USAGE), "a command line that can't be understood"),
         *((str(status), f"ended by {number.name}") for number, status in session.EXIT_OF.items()),
         (str(entry.EXIT_PIPE), "whoever read the output closed it"),

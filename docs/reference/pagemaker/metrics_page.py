@@ -25,6 +25,7 @@ OTHER_KEYS = {
     "attention_mask", "body", "critic", "head", "input_ids", "optimizer", "policy", "schedule", "use_cache",
     "warmup_steps", "episodes", "group", "groups", "node", "pid", "restarted", "row", "state", "uses", "version",
     "waiting_groups", "weights", "worker", "workers", "compile", "dtype", "gradient_checkpointing", "lora",
+    "failing", "none", "shuffled",
 }  # fmt: skip
 """Keys of other dicts in these modules: states and arguments."""
 

@@ -10,7 +10,6 @@ _PARTS = (
     ("Metrics", "runs.metrics"),
     ("Episodes", "runs.episodes"),
     ("Records of episodes", "runs.records"),
-    ("Summary", "runs.summary"),
     ("Checkpoints", "loop.checkpoints"),
     ("The report", "report:page"),
 )

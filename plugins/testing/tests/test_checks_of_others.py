@@ -326,10 +326,6 @@ HARNESSES = [
 ]
 
 
-class TakesMore:
-    def toolrl_step_end(self, run: Any, report: Any, model: Any) -> None: ...
-
-
 class AsyncObserver:
     async def toolrl_step_end(self, run: Any, report: Any) -> None: ...
 
@@ -366,7 +362,6 @@ def options(model: str) -> Callable[[], None]:
 
 DESCRIPTOR: Component[Any] = Component("x", "m:x", summary="Does x.")
 PLUGINS = [
-    (lambda: others.check_observer(TakesMore()), "takes 'model'"),
     (lambda: others.check_observer(AsyncObserver()), "async"),
     (lambda: others.check_observer(Misspelled()), "no event"),
     (lambda: others.check_command(NoRun()), r"no run\(args\)"),  # type: ignore[arg-type]

@@ -105,9 +105,6 @@ def test_pass_at_k_counts_the_subsets() -> None:
             subsets = list(itertools.combinations(outcomes, k))
             expected = sum(any(subset) for subset in subsets) / len(subsets)
             assert pass_at_k(episodes, correct, k) == pytest.approx(expected)
-    for impossible in [(2, 3, 1), (2, -1, 1), (2, 1, 3), (2, 1, 0)]:
-        with pytest.raises(ValueError, match="expected"):
-            pass_at_k(*impossible)
 
 
 def test_pass_metrics_are_means_over_tasks(make_episode: Any) -> None:

@@ -12,8 +12,7 @@ from toolrl.builtin.options import JsonlOptions, PlainConsoleOptions
 from toolrl.protocols import BuildContext, RunInfo, StepReport
 from toolrl.runs.files import json_line
 from toolrl.runs.formatting import format_metric
-from toolrl.runs.metrics import MetricsLine
-from toolrl.runs.summary import status_of
+from toolrl.runs.metrics import MetricsLine, status_of
 
 
 class PlainConsole:
@@ -51,10 +50,9 @@ class JsonlObserver:
 
     def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
         """Write the line."""
-        if not self._options.kinds or report.kind in self._options.kinds:
-            line = MetricsLine(report.step, report.kind, time.time(), 0, dict(report.metrics)).to_record()
-            del line["episodes"]
-            self._write({"run": run.name, **line})
+        line = MetricsLine(report.step, report.kind, time.time(), 0, dict(report.metrics)).to_record()
+        del line["episodes"]
+        self._write({"run": run.name, **line})
 
     def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
         """Write the last line and close the file."""

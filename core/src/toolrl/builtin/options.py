@@ -76,6 +76,3 @@ class JsonlOptions(Options):
     """Options of `jsonl`."""
 
     path: str = Field("-", min_length=1, description="A file that lines are added to; - for standard output.")
-    kinds: list[str] = Field(
-        default_factory=list, description="Only reports of these kinds: train, eval …; all if empty."
-    )

@@ -142,11 +142,7 @@ def _from_json(text: bytes, hint: str) -> Any:
         what = f"not UTF-8: byte 0x{byte:02x} at column {error.start + 1}"
         raise DataError(what, hint=SAVE_AS_UTF8) from None
     except (ValueError, RecursionError) as error:
-        what = str(error)
-        if isinstance(error, json.JSONDecodeError) and b"\n" not in text.rstrip():
-            # Of a single line: the decoder counts lines, too, and its 1 or 2 would stand beside the file's own.
-            what = f"{error.msg} at column {error.pos + 1}"
-        raise DataError(f"not JSON: {what}", hint=hint) from None
+        raise DataError(f"not JSON: {error}", hint=hint) from None
 
 
 class JsonRows(FileRows):

@@ -50,7 +50,7 @@ class TokenBuffer:
         if self._pieces:
             raise ExactnessError("an episode has one prompt, and this buffer has its own already")
         if not ids:
-            raise ExactnessError("the prompt has no tokens", hint="A model needs at least one token to go on from.")
+            raise ExactnessError("the prompt has no tokens")
         self._append("prompt", ids)
 
     def given(self, ids: Sequence[int]) -> None:
@@ -65,8 +65,7 @@ class TokenBuffer:
         count = len(ids)
         if len(logprobs) != count or len(versions) != count:
             raise ExactnessError(
-                f"the engine gave {count} ids, {len(logprobs)} log-probabilities and {len(versions)} weight versions",
-                hint="A Generation has one of each for every sampled id.",
+                f"the engine gave {count} ids, {len(logprobs)} log-probabilities and {len(versions)} weight versions"
             )
         if count == 0:
             return
@@ -74,13 +73,10 @@ class TokenBuffer:
         for position, value in enumerate(values):
             if not math.isfinite(value) or value > MAX_LOGPROB:
                 raise ExactnessError(
-                    f"the engine's log-probability of sampled token {position} (id {ids[position]}) is {value}",
-                    hint="They are natural logarithms under softmax(logits / temperature): finite and at most 0.",
+                    f"the engine's log-probability of sampled token {position} (id {ids[position]}) is {value}"
                 )
         if min(versions) < 0:
-            raise ExactnessError(
-                f"the engine gave weight version {min(versions)}", hint="Versions count from 0; −1 marks given tokens."
-            )
+            raise ExactnessError(f"the engine gave weight version {min(versions)}")
         self._append("sampled", ids, values, versions)
 
     def _append(

@@ -78,14 +78,6 @@ def add_set_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_debug_argument(parser: argparse.ArgumentParser) -> None:
-    """--debug, as every command has it; of an action of a command."""
-    # A default would put out what stands before the action.
-    parser.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-    )
-
-
 def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tuple[LoadedConfig, Registry]:
     """The config, or that of a run's folder, and the plugins. Raises ConfigError with every mistake.
 
@@ -106,7 +98,6 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     source, overrides = args.config, args.overrides
     if Path(source).is_dir():
         source, overrides = str(Path(source) / "config.yaml"), [*place_of(Path(source)), *overrides]
-    _refuse_objects(Path(source))
     loaded = load_config(source, overrides, registry=registry)
     args.hide = loaded.hide
     if getattr(args, "trains", False):
@@ -118,21 +109,6 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
         check_start(loaded, registry, data, resume=getattr(args, "resume", None), overwrite=args.overwrite)
     return loaded, registry
-
-
-def _refuse_objects(config: Path) -> None:
-    """Raises ConfigError for the config of a run whose components were Python objects: it has their names only."""
-    from toolrl.errors import ConfigError
-    from toolrl.runs.folder import RunFolder, is_run_folder
-
-    if config.name != "config.yaml" or not is_run_folder(config.parent):
-        return
-    if "python-objects" in RunFolder.open(config.parent).versions().get("plugins", ()):
-        raise ConfigError(
-            "this run was started from Python, and its config names Python objects, which a command doesn't have",
-            where=str(config.parent),
-            hint="Call toolrl.train(FOLDER, resume=True, …) or toolrl.evaluate(FOLDER, …), with the objects again.",
-        )
 
 
 def place_of(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from toolrl.cli.common import add_debug_argument, add_set_argument
+from toolrl.cli.common import add_set_argument
 from toolrl.cli.output import print_json, table
 from toolrl.errors import ConfigError, ToolrlError
 
@@ -29,7 +29,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action.add_argument("config", metavar="CONFIG", help="a config file, or a run's folder")
         add_set_argument(action)
         action.add_argument("--json", action="store_true", help="print JSON")
-        add_debug_argument(action)
     check.add_argument("--strict", action="store_true", help="exit status 1 where there is a note")
     check.add_argument(
         "--import",
@@ -40,7 +39,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--data", action="store_true", help="read all rows of the data sets too, and name the bad ones")
     schema = actions.add_parser("schema", help="print the JSON Schema of configs with all installed components")
     schema.add_argument("--json", action="store_true", help="the schema is JSON anyway")
-    add_debug_argument(schema)
 
 
 def run(args: argparse.Namespace) -> int:

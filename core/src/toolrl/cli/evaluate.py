@@ -30,21 +30,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="NAME", help="of a run: last (the default), best, or a step such as 30")
     ablated = "compare with no tools, with answers of calls on other tasks, and with tools that fail"
     parser.add_argument("--ablate", action="store_true", help=ablated)
-    only = "ablate under this condition only; may be repeated"
-    parser.add_argument("--condition", action="append", choices=CONDITIONS, help=only)
 
 
 def run(args: argparse.Namespace) -> int:
-    from toolrl.runs.folder import RunFolder, run_and_checkpoint
+    from toolrl.runs.folder import RunFolder
 
     folder = Path(args.config)
-    named = run_and_checkpoint(args.config)
-    if named is not None and not folder.exists() and args.checkpoint is None:
-        folder, args.checkpoint = named  # RUN:best
     if not folder.exists():
         raise ConfigError(f"there is no file or folder {args.config!r}", hint="Give a config or a run's folder.")
     if folder.is_dir():
-        RunFolder.open(folder)  # its error lists the runs nearby
+        RunFolder.open(folder)
         args.config = str(folder / "config.yaml")
         args.overrides = [*of_run(folder.absolute(), args.checkpoint), *args.overrides]
     elif args.checkpoint is not None:
@@ -71,9 +66,9 @@ def of_run(folder: Path, checkpoint: str | None) -> list[str]:
 
 async def _evaluate(args: argparse.Namespace) -> int:
     loaded, registry = read(args, DATA)
-    from toolrl.jobs import evaluate
+    from toolrl.assembly import evaluate
 
-    conditions = args.condition or [*CONDITIONS] * args.ablate
+    conditions = [*CONDITIONS] * args.ablate
     if conditions and loaded.config.cluster.rollout_workers:
         text = "--ablate changes the tools of this process, and rollout workers build their own"
         raise ConfigError(text, where="cluster.rollout_workers", hint="Add --set cluster.rollout_workers=0.")

@@ -29,9 +29,6 @@ def run(args: argparse.Namespace) -> int:
         (plugin.name, plugin.version or "-", plugin.status, "\n".join(_details(plugin, verbose=args.verbose)))
         for plugin in plugins
     ]
-    if not rows:
-        print("no plugin is installed, not even core's own: reinstall toolrl")
-        return 0
     print(table(rows, header=("NAME", "VERSION", "STATUS", "COMPONENTS")))
     return 0
 

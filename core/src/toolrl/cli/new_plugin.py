@@ -120,15 +120,9 @@ def run(args: argparse.Namespace) -> int:
 
 def check_name(name: str) -> str:
     """The name, if a plugin can have it. Raises UsageError."""
-    if name.startswith((_PREFIX, "toolrl_plugin_")):
-        raise UsageError(
-            f"plugin name {name!r}: the prefix is added by itself", hint=f"Try {name.removeprefix(_PREFIX)!r}."
-        )
     if not _NAME.match(name):
-        raise UsageError(
-            f"plugin name {name!r}: use lower-case letters and digits, with single '-' or '_' between them",
-            hint=f"Try {_suggestion(name)!r}.",
-        )
+        what = "use lower-case letters and digits, with single '-' or '_' between them"
+        raise UsageError(f"plugin name {name!r}: {what}")
     if keyword.iskeyword(name) or name in ("builtin", "contract"):
         raise UsageError(f"plugin name {name!r} has a meaning of its own", hint=f"Try 'my-{name}'.")
     return name
@@ -153,8 +147,6 @@ def write_plugin(folder: Path, name: str, kind: str) -> list[Path]:
         raise UsageError(
             f"{folder} exists, and nothing is overwritten", hint="Choose another name, or another folder with --dir."
         ) from None
-    except OSError as error:
-        raise UsageError(f"{folder} can't be made: {error.strerror}") from error
     for where, text in texts.items():
         path = folder / where
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,8 +183,3 @@ def _values(name: str, kind_name: str) -> dict[str, str]:
 
 def _filled(template: str, values: dict[str, str]) -> str:
     return string.Template(template).substitute(values)
-
-
-def _suggestion(name: str) -> str:
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-").lstrip("0123456789-")
-    return plain or "my-plugin"

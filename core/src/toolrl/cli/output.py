@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,20 +23,6 @@ class SystemCallError(ToolrlError):
     fault = "system"
 
 
-_HINTS = {
-    errno.ENOENT: "Check the path.",
-    errno.ENOTDIR: "A part of the path is a file: check the path.",
-    errno.EEXIST: "A file is in the place of a folder: choose another path.",
-    errno.EISDIR: "This is a folder: name a file.",
-    errno.EACCES: "Choose a place that this user may read and write, or change the permissions.",
-    errno.EPERM: "Choose a place that this user may read and write, or change the permissions.",
-    errno.EROFS: "Choose a place on a file system that can be written.",
-    errno.ENOSPC: "Free some space, or choose a place on another file system.",
-    errno.EDQUOT: "Free some space, or choose a place on another file system.",
-    errno.EMFILE: "Raise the limit of open files: ulimit -n 65536",
-}
-
-
 _OF_TRAINING = ("torch", "transformers", "safetensors")
 
 
@@ -51,8 +36,8 @@ def readable(error: BaseException) -> BaseException:
     if not isinstance(error, OSError):
         return error
     paths = [os.fsdecode(it) if isinstance(it, bytes) else str(it) for it in (error.filename, error.filename2) if it]
-    hint = _HINTS.get(error.errno or 0, "`toolrl --debug …` shows where it comes from.")
     message = error.strerror or f"{type(error).__name__}: {error}"
+    hint = "`toolrl --debug …` shows where it comes from."
     return SystemCallError(str(message), where=" → ".join(paths) or None, hint=hint)
 
 

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _rollout(args: argparse.Namespace) -> int:
     loaded, registry = read(args, DATA)
-    from toolrl.jobs import sample
+    from toolrl.assembly import sample
 
     episodes = args.episodes or loaded.config.algorithm.group_size
     job = partial(sample, tasks=args.tasks, episodes=episodes)

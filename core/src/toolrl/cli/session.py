@@ -11,9 +11,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from toolrl.errors import ToolrlError
-from toolrl.loop.ranks import started_by_torchrun
-
 EXIT_OF = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 _interrupts: dict[int, Callable[[], Any]] = {}
@@ -30,16 +27,7 @@ def run_to_end(
     main: Coroutine[Any, Any, int], *, interrupt: Callable[[], None] | None = None, silent: bool = False
 ) -> int:
     """The coroutine's exit status; 130 or 143 where Ctrl-C or SIGTERM ended it. `interrupt` has it end itself, where it
-    can't be cancelled at any point; `silent` prints nothing. Raises ToolrlError where torchrun started several
-    processes of a command that runs in one."""
-    if interrupt is None and started_by_torchrun():
-        main.close()
-        if int(os.environ["RANK"]):
-            return 1  # The first rank reports it.
-        raise ToolrlError(
-            f"only `toolrl train` runs in several processes, and {os.environ['WORLD_SIZE']} were started",
-            hint="Run this command without torchrun; where WORLD_SIZE and RANK are set otherwise, unset them.",
-        )
+    can't be cancelled at any point; `silent` prints nothing."""
     caught: list[signal.Signals] = []
 
     async def supervised() -> int:

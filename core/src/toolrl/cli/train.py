@@ -61,13 +61,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig, registry: Registry) -> int:
     """A cluster places the processes that train and supervises them."""
-    from toolrl.config.distributed_checks import check_devices, check_ranks
+    from toolrl.config.remarks import check_ranks
     from toolrl.preflight import build_cluster, run_directory
     from toolrl.runs.folder import RunFolder
 
     config = loaded.config
     check_ranks(config, config.cluster.trainer_workers > 1 or config.cluster.shard is True)
-    check_devices(config)
     RunFolder.check(run_directory(config), resume=args.resume, overwrite=args.overwrite)
     cluster = build_cluster(registry, config, "cluster.trainer_workers")
     if not args.json:
@@ -78,14 +77,12 @@ def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig, registry: Re
 def _run_as_rank(args: argparse.Namespace) -> int:
     """This process is one of several."""
     from toolrl.building import trainer_component
-    from toolrl.config.distributed_checks import check_torchrun
     from toolrl.plugins.registry import load_registry
     from toolrl.preflight import check_start
 
     loaded, registry, problem = None, None, None
     try:
         loaded, registry = read(args)
-        check_torchrun(loaded.config)
         if not int(os.environ["RANK"]):
             check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
     except ToolrlError as error:
@@ -112,9 +109,8 @@ def _silent(args: argparse.Namespace) -> bool:
 async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Registry, ranks: Ranks) -> int:
     if ranks.first:
         announce(args, loaded)
-    from toolrl.assembly import assemble
-    from toolrl.config.distributed_checks import check_ranks
-    from toolrl.jobs import train
+    from toolrl.assembly import assemble, train
+    from toolrl.config.remarks import check_ranks
 
     check_ranks(loaded.config, ranks.distributed)
     async with assemble(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,16 +15,12 @@ from pydantic import BaseModel, ValidationError
 from toolrl.component import Component
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config
-from toolrl.config.paths import Path, format_path
+from toolrl.config.paths import Path
 from toolrl.config.problems import UNKNOWN_KEY, Problem, Shown, find_problems, model_at, show_value
 from toolrl.config.tool_policy import PolicyOptions
-from toolrl.errors import ComponentLoadError, ConfigError, PluginError
+from toolrl.errors import ComponentLoadError, PluginError
 from toolrl.kinds import KINDS
-from toolrl.parsing.flags import EndFlags
 from toolrl.plugins.registry import Registry
-
-FILES = dict.fromkeys((".jsonl", ".json", ".ndjson", ".csv", ".tsv"), "jsonl") | {".parquet": "parquet"}
-"""The data set that reads a file, by the file's ending: for the hint where a path stands in the place of a name."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,6 @@ class Site:
     name: str
     options: Any = field(default_factory=dict)
     policy: Any = None
-    rename: Any = None
     is_default: bool = False
     """True where the config doesn't name it and the frame's default stands."""
 
@@ -99,8 +93,7 @@ def _one(kind: str, value: Any, path: Path) -> Iterator[Site]:
     if isinstance(value, str) and value:
         yield Site(kind, path, value)
     elif isinstance(value, dict) and isinstance(value.get("use"), str) and value["use"]:
-        rename = value.get("as", value.get("rename"))
-        yield Site(kind, path, value["use"], value.get("options", {}), value.get("policy"), rename)
+        yield Site(kind, path, value["use"], value.get("options", {}), value.get("policy"))
 
 
 def component_fields(config: type[Config] = Config) -> Iterator[tuple[type[BaseModel], str, str]]:
@@ -124,10 +117,6 @@ def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> lis
     try:
         found = registry.get(site.kind, site.name)
     except PluginError as error:
-        reader = FILES.get(PurePath(site.name).suffix) if site.kind == "datasets" else None
-        if reader is not None:
-            use = f"{{use: {reader}, options: {{path: {site.name}}}}}"
-            return [Problem(site.path, f"{site.name!r} is a file and no data set; to read it write `{use}`")]
         problems.append(Problem(site.path, with_hint(error, " (the default)" if site.is_default else "")))
     else:
         try:
@@ -172,32 +161,3 @@ def check_options(
         return model.model_validate(options), []
     except ValidationError as error:
         return None, find_problems(error, model, options, base=base, component=component.name, shown=shown)
-
-
-def find_duplicates(found: list[Site]) -> list[Problem]:
-    """Components that a list names twice with the same options. Two such toolsets have tools of one name, and two such
-    rewards count double."""
-    problems = []
-    for index, site in enumerate(found):
-        for earlier in found[:index]:
-            same_list = earlier.path[:-1] == site.path[:-1] and isinstance(site.path[-1], int)
-            if same_list and (earlier.name, earlier.options, earlier.rename) == (site.name, site.options, site.rename):
-                message = f"{site.name!r} stands here and at {format_path(earlier.path)} with the same options"
-                problems.append(Problem(site.path, f"{message}; take one out, or give them different options"))
-                break
-    return problems
-
-
-def check_end_flags(tree: dict[str, Any]) -> list[Problem]:
-    """The problems of each environment's end flags."""
-    problems = []
-    for path, environment in config_sections(tree, ("environments", "*")):
-        flags = environment.get("end_flags")
-        for index, flag in enumerate(flags if isinstance(flags, list) else []):
-            if not isinstance(flag, str):
-                continue  # The frame reports it.
-            try:
-                EndFlags([flag])
-            except ConfigError as error:
-                problems.append(Problem((*path, "end_flags", index), "; ".join(error.problems)))
-    return problems

@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from toolrl.config.components import check_end_flags, check_site, find_duplicates, replaced_kinds, sites
+from toolrl.config.components import check_site, options_model, replaced_kinds, sites
 from toolrl.config.env import Interpolated, interpolate
-from toolrl.config.frame import ComponentUse
-from toolrl.config.model import Config, EnvironmentConfig
-from toolrl.config.old_names import rename_old_keys
+from toolrl.config.model import Config
 from toolrl.config.override import apply_overrides
-from toolrl.config.paths import Path, get, step
-from toolrl.config.problems import UNKNOWN_KEY, Problem, find_problems, show_value
+from toolrl.config.paths import Path, format_path, get, step
+from toolrl.config.problems import UNKNOWN_KEY, Problem, find_problems, model_at, show_value
 from toolrl.config.read import read_config, unaliased
 from toolrl.config.sections import as_config, whole_config
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, PluginError
 from toolrl.plugins.registry import Registry, load_registry
 
 
@@ -72,10 +70,9 @@ def check_config(
     registry = load_registry() if registry is None else registry
     tree = unaliased(tree)
     set_paths, wrong = apply_overrides(tree, overrides)
-    _name_defaults(tree, set_paths)
     _name_run(tree, source)
     _replace_for_engine(tree, registry)
-    old_keys = rename_old_keys(tree, whole_config(registry, tree)[0], registry)
+    old_keys = _rename_old_keys(tree, whole_config(registry, tree)[0], registry)
     values = interpolate(tree, os.environ if environ is None else environ)
     config, found = _check(values, registry)
     lines = [*problems, *wrong, *(_line(problem, values, set_paths) for problem in found)]
@@ -99,11 +96,9 @@ def _check(values: Interpolated, registry: Registry) -> tuple[Config | None, lis
     except ValidationError as error:
         problems += find_problems(error, model, values.tree, shown=shown)
     problems += wrong
-    found = [site for site in sites(values.tree) if not {site.path, (*site.path, "use")} & values.missing.keys()]
-    for site in found:
-        problems += check_site(registry, site, shown)
-    problems += find_duplicates(found)
-    problems += check_end_flags(values.tree)
+    for site in sites(values.tree):
+        if not {site.path, (*site.path, "use")} & values.missing.keys():
+            problems += check_site(registry, site, shown)
     # Where a variable is missing, nothing can be said of the value; only the key itself can still be wrong.
     named = len(values.missing)
     return config, problems[:named] + [
@@ -116,20 +111,6 @@ def _check(values: Interpolated, registry: Registry) -> tuple[Config | None, lis
 def _line(problem: Problem, values: Interpolated, set_paths: Sequence[Path]) -> str:
     line = values.mask(problem.line())
     return f"{line} (by --set)" if any(problem.path[: len(path)] == path for path in set_paths) else line
-
-
-def _name_defaults(tree: dict[str, Any], set_paths: Sequence[Path]) -> None:
-    """`--set engine.options.x=1` where the file names no engine means the default engine's option."""
-    for path in set_paths:
-        for length, model in ((1, Config), (3, EnvironmentConfig)):
-            at = path[:length]
-            parent = get(tree, at[:-1])
-            if len(path) <= length or (length == 3 and path[0] != "environments") or not isinstance(parent, dict):
-                continue
-            field = model.model_fields.get(str(at[-1]))
-            default = field.get_default(call_default_factory=True) if field is not None else None
-            if isinstance(default, ComponentUse) and isinstance(parent[at[-1]], dict):
-                parent[at[-1]].setdefault("use", default.use)
 
 
 def _name_run(tree: dict[str, Any], source: str) -> None:
@@ -186,3 +167,30 @@ def _mapped(node: Any, function: Callable[[str], str]) -> Any:
     if isinstance(node, list):
         return [_mapped(item, function) for item in node]
     return function(node) if isinstance(node, str) else node
+
+
+def _rename_old_keys(tree: dict[str, Any], config: type[BaseModel], registry: Registry) -> list[str]:
+    """Renames the old keys of a config, and those of its components' options, in place. Returns the remarks."""
+    lines = list(_renamed(tree, config))
+    for site in sites(tree):
+        try:
+            model = options_model(registry.get(site.kind, site.name).component)
+            lines += _renamed(site.options, model, (*site.path, "options"))
+        except PluginError:
+            continue  # Checking the component reports it.
+    return lines
+
+
+def _renamed(node: Any, model: type[BaseModel] | None, base: Path = (), path: Path = ()) -> Iterator[str]:
+    if isinstance(node, dict):
+        for old, new in getattr(model_at(model, path), "old_names", {}).items():
+            if old in node and new not in node:  # With both, the old one is an unknown key.
+                value = node.pop(old)
+                if new is not None:
+                    node[new] = value
+                what = "has no effect any more; leave it out" if new is None else f"is called `{new}` now"
+                yield f"{format_path((*base, *path, old))}: {what}"
+    for key, item in list(
+        node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else ())
+    ):
+        yield from _renamed(item, model, base, (*path, key))

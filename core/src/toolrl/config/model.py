@@ -10,12 +10,23 @@ A field's description is its documentation: the JSON Schema and the config refer
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, SerializeAsAny, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    field_validator,
+    model_validator,
+)
 
 from toolrl.config.cluster import ClusterConfig
-from toolrl.config.frame import ComponentUse, Frame, Use, from_name
+from toolrl.config.frame import ComponentUse, Frame, OldNames, Use, from_name
+from toolrl.errors import ConfigError
+from toolrl.parsing.flags import EndFlags
 
 _NO_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
 """Characters that no folder's name has."""
@@ -55,14 +66,9 @@ class ToolUse(ComponentUse):
 class RewardUse(ComponentUse):
     """A reward function of an environment."""
 
+    old_names: ClassVar[OldNames] = {"timeout": None}
+
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its value in the episode's reward.")
-    timeout: float | None = Field(
-        600.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="Seconds it may take for one episode, or one group, before the episode counts as failed; null for "
-        "no limit. Until a plain function that hangs has returned, later episodes fail at once.",
-    )
 
 
 class HistoryUse(ComponentUse):
@@ -141,6 +147,14 @@ class DataConfig(Frame):
     )
 
 
+def _known_end_flag(flag: str) -> str:
+    try:
+        EndFlags([flag])
+    except ConfigError as error:
+        raise ValueError(error.message) from error
+    return flag
+
+
 class EnvironmentConfig(Frame):
     """A bundle of tools, parser, chat format and rewards; a task picks one by name."""
 
@@ -159,7 +173,7 @@ class EnvironmentConfig(Frame):
         default_factory=list, description="What may rewrite the history before a turn, in order."
     )
     rewards: list[RewardUseField] = Field(default_factory=list, description="Reward functions.")
-    end_flags: list[str] = Field(
+    end_flags: list[Annotated[str, AfterValidator(_known_end_flag)]] = Field(
         default_factory=list,
         description="The answer that ends an episode: `answer` for <answer>…</answer>, `boxed` for \\boxed{…}, or "
         "a regular expression whose first group is the answer.",
@@ -191,6 +205,8 @@ class EnvironmentConfig(Frame):
 
 class RolloutConfig(Frame):
     """How episodes are sampled."""
+
+    old_names: ClassVar[OldNames] = {"oversampling": None}
 
     temperature: float = Field(1.0, gt=0, allow_inf_nan=False, description="Of sampling and of the trained policy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus; below 1 trains a policy other than the sampled one.")
@@ -228,21 +244,13 @@ class RolloutConfig(Frame):
         0.2,
         ge=0,
         le=1,
-        description="A run stops when more than this share of a step's episodes failed, or of its tool calls crashed.",
+        description="A run stops when more than this share of a step's episodes failed.",
     )
 
     @property
     def truncates(self) -> bool:
         """Whether some tokens are left out when one is sampled."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_oversampling(cls, data: Any) -> Any:
-        """Run folders may hold `oversampling: 1.0`, which had no effect."""
-        if isinstance(data, dict) and data.get("oversampling") == 1:
-            return {key: value for key, value in data.items() if key != "oversampling"}
-        return data
 
 
 def _steps_or_time(value: Any) -> Any:
@@ -384,9 +392,4 @@ class Config(Frame):
             raise ValueError("trainer.keep_best: needs evaluations, and data.eval names no data set")
         if rollout.replay and not rollout.max_staleness:
             raise ValueError("rollout.replay: a group that was trained on is older than max_staleness 0 allows; set it")
-        if rollout.replay and round(self.trainer.prompts_per_step * rollout.replay, 6) < 1:
-            raise ValueError(
-                f"rollout.replay: {rollout.replay:g} of {self.trainer.prompts_per_step} groups is less than one group; "
-                "take a larger share or more prompts_per_step"
-            )
         return self

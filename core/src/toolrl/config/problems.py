@@ -19,7 +19,6 @@ _SYMBOLS = (
     ("greater than", ">"),
     ("less than", "<"),
 )
-_USES = ("ComponentUse", "ToolUse", "HistoryUse", "RewardUse")
 UNKNOWN_KEY = "unknown key"
 _SHOULD = "Input should be "
 _MAPPING_TYPES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type", "mapping_type")
@@ -111,15 +110,6 @@ def _message(details: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple
     if kind in ("value_error", "assertion_error"):
         text = text.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         return text, not isinstance(details["input"], dict | list)
-    if kind in ("too_short", "too_long"):
-        context = details["ctx"]
-        bound = f"at least {context['min_length']}" if kind == "too_short" else f"at most {context['max_length']}"
-        items = "item" if bound.endswith(" 1") else "items"
-        return f"needs {bound} {items}, but has {context['actual_length']}", False
-    if kind == "tuple_type":
-        return f"{_SHOULD}a list", True
-    if kind in _MAPPING_TYPES and details.get("ctx", {}).get("class_name") in _USES:
-        return f"{_SHOULD}a component's name or a mapping with `use`", True
     if kind in _MAPPING_TYPES:
         return f"{_SHOULD}a mapping", True
     for words, symbol in _SYMBOLS:
@@ -127,10 +117,7 @@ def _message(details: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple
     return text, True
 
 
-NO_OVERSAMPLING = (
-    "no episode is cut, as that favours short ones; `rollout.max_staleness: 1` is nearest: slow episodes end while the "
-    "next step is trained, and count there"
-)
+NO_OVERSAMPLING = "no episode is cut, as that favours short ones; `rollout.max_staleness: 1` is nearest"
 _ELSEWHERE = (
     ("over_sampl", NO_OVERSAMPLING),
     ("oversampl", NO_OVERSAMPLING),

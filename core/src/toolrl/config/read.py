@@ -19,12 +19,6 @@ class _Loader(yaml.SafeLoader):
         self.name = name
         self.problems: list[str] = []
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except ValueError as error:  # A date that there isn't, a number of thousands of digits.
-            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from error
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
@@ -62,11 +56,7 @@ def read_config(path: str) -> tuple[dict[str, Any], list[str]]:
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
-        raise ConfigError(
-            f"a config is a mapping of sections, this is a {type(tree).__name__}",
-            where=path,
-            hint="Its sections are model, data, environments, engine, trainer and so on; see `toolrl config schema`.",
-        )
+        raise ConfigError(f"a config is a mapping of sections, this is a {type(tree).__name__}", where=path)
     return tree, problems
 
 
@@ -86,12 +76,10 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
         lines = text.splitlines()
         shown = f"\n  {lines[mark.line].strip()}" if mark and mark.line < len(lines) else ""
         hint = 'Inside {…} and […], write "${NAME}" in quotes.' if "${" in shown else None
-        if "\\t" in what:
-            hint = "Indent with spaces: YAML takes no tabs."
         if "unknown escape" in what or "escape sequence" in what:
             hint = r"In double quotes a backslash begins an escape: write 'C:\models' in single quotes, or C:/models."
         raise ConfigError(f"not valid YAML: {what}{shown}", where=where, hint=hint) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # A date that there isn't, a number of thousands of digits.
         raise ConfigError(f"not valid YAML: {error}", where=name) from error
     finally:
         if loader is not None:

@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from toolrl.config.components import check_options, sites
-from toolrl.config.distributed_checks import refused_by_train
 from toolrl.config.model import Config
 from toolrl.config.paths import format_path
 from toolrl.config.sections import of_trainer
-from toolrl.errors import PluginError, ToolrlError
+from toolrl.errors import ConfigError, PluginError, ToolrlError
 from toolrl.plugins.checks import did_you_mean
 from toolrl.plugins.registry import Registry
 
@@ -23,7 +22,7 @@ DATA = ("data.train", "data.eval", "sft.data")
 
 def remarks(config: Config, registry: Registry) -> list[str]:
     """A line each, with its place in the config."""
-    parts = (_evaluation, _rewards, _sampling, _workers, refused_by_train)
+    parts = (_evaluation, _sampling, _refused_by_train)
     return [
         *config.old_keys,
         *(line for part in parts for line in part(config)),
@@ -73,8 +72,6 @@ def _missing_of(options: BaseModel | None) -> str | None:
             check()
     except ToolrlError as error:
         return "; ".join(filter(None, (error.message, error.hint)))
-    except Exception as error:  # noqa: BLE001 - a plugin's mistake must not hide the others
-        return f"its files can't be checked: {type(error).__name__}: {error}"
     return None
 
 
@@ -102,22 +99,6 @@ _EVALUATED = (
 """Metrics of every evaluation."""
 
 
-def _rewards(config: Config) -> list[str]:
-    lines = []
-    for name, environment in config.environments.items():
-        if not environment.rewards and environment.harness is None and config.algorithm.distillation is None:
-            given = "only what its tools give counts" if environment.tools else "nothing is learned from its episodes"
-            lines.append(f"environments.{name}: it has no reward function, so {given}; add `rewards:`")
-    return lines
-
-
-def _workers(config: Config) -> list[str]:
-    cluster, lines = config.cluster, []
-    if cluster.rollout_workers and not cluster.worker_gpus and config.device.startswith("cuda"):
-        lines.append(f"cluster.worker_gpus 0: the workers' engines compute on the CPU, and device is {config.device}")
-    return lines
-
-
 def _sampling(config: Config) -> list[str]:
     rollout = config.rollout
     if rollout.keep_sampling_masks and not rollout.truncates:
@@ -129,3 +110,28 @@ def _sampling(config: Config) -> list[str]:
         "isn't the one that is trained, whose log-probabilities are those before any truncation; set "
         "rollout.keep_sampling_masks, or leave them out for training"
     ]
+
+
+# What sharded weights don't support, or the way in which the ranks were started.
+
+
+def _refused_by_train(config: Config) -> list[str]:
+    """A line for each setting that `toolrl train` alone rejects."""
+    cluster = config.cluster
+    try:
+        check_ranks(config, cluster.trainer_workers > 1 or cluster.shard is True)
+    except ConfigError as error:
+        return [f"{error.message}. {error.hint} `toolrl train` refuses it"]
+    return []
+
+
+def check_ranks(config: Config, distributed: bool) -> None:
+    """Reject, before a model is loaded, settings that sharded weights don't support. Raises ConfigError."""
+    if not distributed:
+        return
+    if config.rollout.max_staleness and not config.cluster.split:
+        raise ConfigError(
+            "rollout.max_staleness: where weights are spread over ranks, rollout and training take turns",
+            hint="Set it to 0, have others sample by cluster.rollout_workers, or train in one process.",
+        )
+    config.trainer.check_sharded()

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DEFAULT_TIMEOUT = 30.0
 SHORTEST_CLUSTER_LEASE = 1.0
-_OF_LIMITS = ("limit_scope", "limit_name", "limit_lease")
 
 
 class RetryOptions(BaseModel):
@@ -35,14 +34,6 @@ class RetryOptions(BaseModel):
     on_timeout: bool = Field(
         False, description="Also retry calls that ran into `timeout`; only of tools that are `pure` or `idempotent`."
     )
-
-    @model_validator(mode="after")
-    def _time_for_a_second_attempt(self) -> Self:
-        first = min(self.first_delay, self.max_delay) * (1.0 - self.jitter)
-        if first > self.max_seconds:
-            limit = f"{self.max_seconds:g} s"
-            raise ValueError(f"no call is tried again: the first wait is at least {first:g} s, max_seconds {limit}")
-        return self
 
 
 class BreakerOptions(BaseModel):
@@ -132,8 +123,7 @@ class PolicyOptions(BaseModel):
         30.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds after which the permit of a holder that died, or of a call that can't be stopped, comes "
-        "back.",
+        description="Seconds after which the permit of a process of the cluster that died comes back.",
     )
 
     @property
@@ -142,12 +132,7 @@ class PolicyOptions(BaseModel):
         return self.concurrency is not None or self.rate is not None
 
     @model_validator(mode="after")
-    def _no_idle_options(self) -> Self:
-        if "truncate" in self.model_fields_set and self.max_output_tokens is None:
-            raise ValueError("truncate does nothing without max_output_tokens")
-        idle = [name for name in _OF_LIMITS if name in self.model_fields_set]
-        if idle and not self.limited:
-            raise ValueError(f"{idle[0]} does nothing without concurrency or rate")
+    def _long_leases(self) -> Self:
         if self.limit_scope == "cluster" and self.limit_lease < SHORTEST_CLUSTER_LEASE:
             raise ValueError(
                 f"limit_lease is {self.limit_lease:g} s, and on a cluster every process has to be heard of several "

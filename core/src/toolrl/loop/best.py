@@ -42,10 +42,7 @@ def better(best: Best | None, step: int, metric: str, metrics: Mapping[str, floa
     """The step as the new best, or None where the old one is as good. The start of a run is in no checkpoint and never
     best. Raises ConfigError where the evaluation doesn't have the metric."""
     if metric not in metrics:
-        raise ConfigError(
-            f"trainer.keep_best: an evaluation gives no {metric!r}",
-            hint=f"It gives: {', '.join(sorted(name for name in metrics if not name.startswith('time/')))}.",
-        )
+        raise ConfigError(f"trainer.keep_best: an evaluation gives no {metric!r}, but {', '.join(sorted(metrics))}")
     value = metrics[metric]
     if step == 0 or not math.isfinite(value) or (best is not None and value <= best.value):
         return None

@@ -39,7 +39,6 @@ FORMAT = 1
 _BUFFER = "buffer.jsonl"
 _NAME = re.compile(r"step-(\d{6,})\Z")
 _UNFINISHED = ".writing-"
-_REPLACED = f"{_UNFINISHED}replaced-"
 
 
 @dataclass(frozen=True)
@@ -83,19 +82,25 @@ def save_checkpoint(
     unfinished = directory / f"{_UNFINISHED}{final.name}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _delete_unfinished(directory)
+        for path in directory.glob(f"{_UNFINISHED}*"):  # What a killed process left half-written.
+            shutil.rmtree(path, ignore_errors=True)
         (unfinished / "trainer").mkdir(parents=True)
         write(unfinished)
         _write_state(unfinished / "trainer", state)
         _write_manifest(unfinished, state.step)
-        _move_into_place(unfinished, final)
+        replaced = directory / f"{_UNFINISHED}replaced-{final.name}"
+        if final.exists():  # One that was torn, or of a future that the run went back from.
+            final.rename(replaced)
+        unfinished.rename(final)
+        _sync(directory)
+        shutil.rmtree(replaced, ignore_errors=True)
     except Exception as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise CheckpointError(
             f"the checkpoint of step {state.step} can't be written: {type(error).__name__}: {error}",
             where=str(directory),
-            hint=f"{_free_space(directory)} It takes about {size() / 2**20:,.1f} MiB. Earlier checkpoints "
-            f"are untouched: {_names(directory)}. Make room or set another run.dir, then go on with --resume.",
+            hint=f"It takes about {size() / 2**20:,.1f} MiB. Earlier checkpoints are untouched: {_names(directory)}. "
+            "Make room or set another run.dir, then go on with --resume.",
         ) from error
     prune(directory, keep, spare, last=state.step)
     return final
@@ -117,23 +122,13 @@ def latest_checkpoint(directory: Path, notify: Callable[[str], None] | None = No
     """The last checkpoint whose files are all what was written; None where there is none at all.
 
     A torn one is passed over for the one before it, and `notify` (standard error by default) gets its name and the
-    reason. Raises CheckpointError where all are torn, and for one that can't be read: it may be whole, and going back
-    would lose its steps.
+    reason. Raises CheckpointError where all are torn; OSError for one that can't be read: it may be whole, and going
+    back would lose its steps.
     """
-    if directory.is_symlink() and not directory.exists():
-        raise CheckpointError(
-            f"it is a link to {str(directory.readlink())!r}, which isn't there",
-            where=str(directory),
-            hint="Mount its disk, or delete the link to start the run over.",
-        )
-    _bring_back(directory)
     problems: list[CheckpointError] = []
     for path in reversed(list_checkpoints(directory)):
         try:
             verify(path)
-        except _UnreadableError as error:
-            error.hint = f"{error.hint} Or move it elsewhere to go back: there are {_names(directory)}."
-            raise
         except CheckpointError as error:
             problems.append(error)
             continue
@@ -155,10 +150,7 @@ def verify(path: Path, *, contents: bool = True) -> None:
     Without `contents` only presence and size are looked at.
     """
     for name, written in _read_manifest(path).items():
-        try:
-            _verify_file(path, name, *written, contents=contents)
-        except OSError as error:
-            raise _unreadable(path, name, error) from error
+        _verify_file(path, name, *written, contents=contents)
 
 
 def _verify_file(path: Path, name: str, written: int, digest: str, *, contents: bool) -> None:
@@ -186,14 +178,8 @@ def find_checkpoint(directory: Path, name: str) -> Path:
         path = directory / f"step-{int(step):06d}" if step.isdecimal() else None
     if path is None or not path.is_dir():
         what = f"no checkpoint {name!r}" if name != LINK else "no best checkpoint; trainer.keep_best keeps one"
-        if name == LINK and path is not None:
-            what = f"no {path.name} any more, which was the best checkpoint"
         raise CheckpointError(f"there is {what}", where=str(directory), hint=f"There are: {_names(directory)}.")
-    try:
-        verify(path)
-    except CheckpointError as error:
-        error.hint = f"Take another: {_names(directory)}."
-        raise
+    verify(path)
     return path
 
 
@@ -229,10 +215,6 @@ def unreadable_state(path: Path, error: Exception) -> CheckpointError:
     )
 
 
-class _UnreadableError(CheckpointError):
-    """A file of a checkpoint can't be read, so it may be whole or torn."""
-
-
 def _write_state(folder: Path, state: LoopState) -> None:
     facts = {
         "format": FORMAT,
@@ -266,20 +248,6 @@ def _write_manifest(folder: Path, step: int) -> None:
     _sync(folder)
 
 
-def _move_into_place(unfinished: Path, final: Path) -> None:
-    replaced = final.with_name(f"{_REPLACED}{final.name}")
-    if final.exists():
-        final.rename(replaced)
-    try:
-        unfinished.rename(final)
-    except OSError:
-        if replaced.exists():
-            replaced.rename(final)
-        raise
-    _sync(final.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
-
-
 def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     """Size and SHA-256 of each file. Raises CheckpointError."""
     try:
@@ -293,23 +261,12 @@ def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
         raise CheckpointError(f"{MANIFEST} is missing", where=str(path)) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IsADirectoryError) as error:
         raise CheckpointError(f"{MANIFEST} can't be read: {type(error).__name__}: {error}", where=str(path)) from error
-    except OSError as error:
-        raise _unreadable(path, MANIFEST, error) from error
-
-
-def _unreadable(path: Path, name: str, error: OSError) -> _UnreadableError:
-    return _UnreadableError(
-        f"{name} can't be read: {error.strerror or error}", where=str(path), hint="Mend its permissions or its disk."
-    )
 
 
 def _check_format(found: int, path: Path) -> None:
     if found > FORMAT:
-        raise CheckpointError(
-            f"it has format {found}, and this version of toolrl reads up to {FORMAT}",
-            where=str(path),
-            hint="Use the version of toolrl that wrote it, or a newer one.",
-        )
+        text = f"it has format {found}, and this version of toolrl reads up to {FORMAT}"
+        raise CheckpointError(text, where=str(path))
 
 
 def prune(directory: Path, keep: int, spare: Collection[int] = (), *, last: int) -> None:
@@ -336,21 +293,6 @@ def is_whole(path: Path) -> bool:
     return True
 
 
-def _delete_unfinished(directory: Path) -> None:
-    """What a killed process left half-written."""
-    _bring_back(directory)
-    for path in directory.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _bring_back(directory: Path) -> None:
-    """A checkpoint that was about to be replaced by another of its step when the process was killed."""
-    for path in directory.glob(f"{_REPLACED}*"):
-        final = directory / path.name.removeprefix(_REPLACED)
-        if not final.exists():
-            path.rename(final)
-
-
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -363,13 +305,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _free_space(directory: Path) -> str:
-    try:
-        return f"{shutil.disk_usage(directory).free / 2**20:,.0f} MiB are free there."
-    except OSError:
-        return "The folder can't be reached."
 
 
 def _names(directory: Path) -> str:

@@ -1,19 +1,34 @@
-"""Evaluation: k episodes of each held-out task, at the evaluation's temperature."""
+"""Evaluation: k episodes of each held-out task, at the evaluation's temperature.
+
+Does the tool help? An ablation evaluates the same tasks and seeds with the tools, and with what they give taken away.
+
+`none` shows no tools; what their sessions open with, reply and reward stays. `shuffled` runs a call and replaces its
+answer by one that the same tool gave another task with the tools, drawn by run seed, episode and call; errors stay, and
+where there is no such answer, the call fails. `failing` answers calls by an error, and runs none.
+"""
 
 from __future__ import annotations
 
+import copy
+import random
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
+from typing import Any
 
 from toolrl.config.model import EvaluationConfig
-from toolrl.loop.metrics import episode_metrics, error_metrics, pass_metrics
+from toolrl.errors import ConfigError
+from toolrl.loop.metrics import episode_metrics, error_metrics, paired_difference, pass_metrics, values_by_task
 from toolrl.protocols import TaskSource, iterate
-from toolrl.rollouts.environment import Limits
+from toolrl.rollouts.environment import Environment, Limits, pick_environment
+from toolrl.rollouts.runner import Runner
 from toolrl.rollouts.source import SamplesRounds
 from toolrl.runs.status import RunPhase
-from toolrl.types import Group, Task
+from toolrl.tools.toolbox import ToolBoxSession
+from toolrl.types import Group, Task, ToolCall, ToolResult
 
 
 @dataclass
@@ -48,3 +63,87 @@ class Evaluator:
         """Those of `run` without its time."""
         k = self.config.episodes_per_task
         return {**episode_metrics(groups, evaluation=True), **pass_metrics(groups, k), **error_metrics(groups, k)}
+
+
+# Ablation.
+
+
+_SHOWN = ("accuracy", "reward/mean", "calls/mean", "usage/cost")
+"""Metrics of a condition."""
+
+Answers = Mapping[str, Mapping[str, Sequence[ToolResult]]]
+"""Successful ones, by tool and task."""
+
+
+class WithoutTools(ToolBoxSession):
+    """Shows no tools."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._tools, self._specs = {}, ()
+
+
+class FailingTools(ToolBoxSession):
+    """Answers every call of a tool by an error."""
+
+    async def _call(self, tool: Any, call: ToolCall) -> ToolResult:
+        return ToolResult(f"The tool {call.name!r} is unavailable. Go on without it.", error="unavailable")
+
+
+class ShuffledAnswers(FailingTools):
+    """Answers a call by what the tool answered another task."""
+
+    def __init__(self, opened: Any, task: Task, *more: Any, answers: Answers, seed: int, **options: Any) -> None:
+        super().__init__(opened, task, *more, **options)
+        self._task, self._answers, self._seed = task.id, answers, seed
+
+    async def _call(self, tool: Any, call: ToolCall) -> ToolResult:
+        real = await ToolBoxSession._call(self, tool, call)
+        others = [given for task, given in self._answers.get(call.name, {}).items() if task != self._task]
+        if real.error is not None:
+            return real
+        if not others:
+            return await super()._call(tool, call)
+        draw = random.Random(f"{self._seed}/{self._episode}/{call.name}/{call.arguments}")
+        answer = draw.choice(draw.choice(others))
+        return replace(real, text=answer.text, media=answer.media, truncated=answer.truncated)
+
+
+async def ablate(
+    evaluator: Evaluator, environments: Mapping[str, Environment], conditions: Sequence[str], seed: int
+) -> dict[str, float]:
+    """The metrics of an evaluation with the tools, and under `ablation/<condition>/` those of the conditions.
+    `environments` are those with tools. Raises ConfigError where a task is for another."""
+    runner = evaluator.runner
+    assert isinstance(runner, Runner), "the command rejects rollout workers"
+    needed = {pick_environment(runner.environments, task).name for task in evaluator.tasks()}
+    if bare := sorted(needed - environments.keys()):
+        own = runner.environments[bare[0]].harness is not None
+        text = "those that its harness brings can't be taken away" if own else "there is nothing to take away"
+        text = f"--ablate: environments.{bare[0]} names no tools, and {text}"
+        raise ConfigError(text, hint="Evaluate without --ablate, or give it tools.")
+    groups = await evaluator.groups(0)
+    metrics, values = evaluator.metrics(groups), values_by_task(groups)
+    shuffled = partial(ShuffledAnswers, answers=_answers(groups), seed=seed)
+    sessions: dict[str, Any] = {"none": WithoutTools, "shuffled": shuffled, "failing": FailingTools}
+    for condition in conditions:
+        changed = {name: replace(it, tools=copy.copy(it.tools)) for name, it in environments.items()}
+        for environment in changed.values():
+            environment.tools.sessions = sessions[condition]
+        under = await replace(evaluator, runner=runner.variant(changed, condition)).groups(0)
+        found, baseline = evaluator.metrics(under), values_by_task(under)
+        shown = {name: value for name, value in found.items() if name.removesuffix("/stderr") in _SHOWN}
+        for name in ("accuracy", "reward/mean"):
+            benefit = paired_difference(values[name], baseline[name]) or {}
+            shown |= {f"benefit/{name}/{key}".removesuffix("/value"): value for key, value in benefit.items()}
+        metrics |= {f"ablation/{condition}/{name}": value for name, value in shown.items()}
+    return metrics
+
+
+def _answers(groups: Sequence[Group]) -> Answers:
+    found: dict[str, dict[str, list[ToolResult]]] = defaultdict(lambda: defaultdict(list))
+    episodes = [episode for group in groups for episode in group.episodes]
+    for task, record in ((episode.task.id, record) for episode in episodes for record in episode.calls):
+        if isinstance(record.call, ToolCall) and record.result.error is None:
+            found[record.call.name][task].append(record.result)
+    return found

@@ -47,11 +47,15 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from statistics import fmean
 
-from toolrl.loop.standard_errors import standard_error
 from toolrl.runs.records import restated
 from toolrl.types import Episode, Group
 
+Clusters = Sequence[Sequence[float]]
+"""The values of each task's episodes; a task may have none."""
+_Z95 = 1.959963984540054
 _TRUNCATED = ("max_tokens", "context_full", "timeout")
 
 
@@ -202,6 +206,36 @@ def error_metrics(groups: Sequence[Group], k: int) -> dict[str, float]:
 def pass_at_k(episodes: int, correct: int, k: int) -> float:
     """The chance that at least one of k episodes is correct, where `correct` of `episodes` were: the unbiased estimate
     1 − C(episodes − correct, k) / C(episodes, k) of Chen et al., arXiv 2107.03374, section 2.1."""
-    if not 0 <= correct <= episodes or not 1 <= k <= episodes:
-        raise ValueError(f"expected 0 ≤ correct ≤ episodes and 1 ≤ k ≤ episodes, got {correct}, {episodes} and k {k}")
     return 1.0 - math.comb(episodes - correct, k) / math.comb(episodes, k)
+
+
+# Standard errors of means over episodes: tasks are a random sample, episodes of one task aren't independent.
+
+
+def standard_error(values: Clusters, baseline: Clusters | None = None) -> float | None:
+    """Of the mean of all values, clustered by task; with a `baseline` of the same tasks in their order, of the
+    difference of the two means, paired by task. None where fewer than two tasks have values.
+
+    sqrt(C / (C − 1) · Σ_c (Σ_i (x_ci − x̄) / n)²), of C tasks with n values in all: Miller, arXiv 2411.00640, section
+    2.2, with the correction for few clusters. With one value a task it is the standard deviation over sqrt(n).
+    """
+    parts = zip(_deviations(values), _deviations(baseline or [()] * len(values)), strict=True)
+    tasks = sum(bool(own or other) for own, other in zip(values, baseline or values, strict=True))
+    return None if tasks < 2 else math.sqrt(tasks / (tasks - 1) * math.fsum((own - other) ** 2 for own, other in parts))
+
+
+def paired_difference(values: Clusters, baseline: Clusters) -> dict[str, float] | None:
+    """`value`, the difference of two means of the same tasks, its `stderr`, and `low` and `high`, the ends of its 95 %
+    confidence interval. None where fewer than two tasks have values."""
+    error = standard_error(values, baseline)
+    if error is None or not any(values) or not any(baseline):
+        return None
+    value = fmean(chain.from_iterable(values)) - fmean(chain.from_iterable(baseline))
+    return {"value": value, "stderr": error, "low": value - _Z95 * error, "high": value + _Z95 * error}
+
+
+def _deviations(values: Clusters) -> list[float]:
+    """What each task adds to the error of the mean."""
+    count = sum(map(len, values)) or 1
+    mean = math.fsum(value for task in values for value in task) / count
+    return [math.fsum(value - mean for value in task) / count for task in values]

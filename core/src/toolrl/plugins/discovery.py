@@ -14,10 +14,12 @@ from collections.abc import Sequence, Set
 from types import ModuleType
 
 import importlib_metadata
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
 
 from toolrl.plugins.info import PluginInfo
-from toolrl.plugins.versions import CORE, unmet_requirement
 
+CORE = "toolrl"
 GROUP = "toolrl.plugins"
 DISABLE = "TOOLRL_DISABLE"
 
@@ -96,6 +98,29 @@ def _compatible(plugin: PluginInfo, running: str) -> PluginInfo:
     return plugin
 
 
+def unmet_requirement(requirement: str, running: str) -> tuple[str, bool] | None:
+    """None where version `running` of toolrl meets the requirement, or it is one of another package.
+
+    Else the versions that it asks for, and whether toolrl is older than these (if not, it is newer). Raises ValueError
+    for a requirement that can't be read.
+    """
+    try:
+        need = Requirement(requirement)
+    except InvalidRequirement as error:
+        raise ValueError(str(error)) from error
+    applies = need.marker is None or need.marker.evaluate({"extra": ""})
+    if need.name.lower() != CORE or not applies or need.specifier.contains(running, prereleases=True):
+        return None
+    for part in need.specifier:
+        try:
+            bound = Version(part.version.removesuffix(".*"))
+        except InvalidVersion:  # `===` takes any text.
+            continue
+        if part.operator in (">=", ">", "==", "~=") and bound > Version(running):
+            return str(need.specifier), True
+    return str(need.specifier), False
+
+
 def import_plugin(plugin: PluginInfo) -> tuple[ModuleType | None, PluginInfo]:
     """Imports the plugin's module. Whatever that raises, SystemExit too, marks this plugin as broken and no other. What
     it prints goes to standard error: standard output belongs to the command that runs."""
@@ -109,28 +134,19 @@ def import_plugin(plugin: PluginInfo) -> tuple[ModuleType | None, PluginInfo]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin's fault must not end the program
-        return None, broken(plugin, error, hint=_import_hint(error, plugin))
+        return None, broken(plugin, error)
 
 
-def broken(plugin: PluginInfo, error: BaseException, *, hint: str = "") -> PluginInfo:
+def broken(plugin: PluginInfo, error: BaseException) -> PluginInfo:
     """The plugin marked as broken by an exception, whose traceback is kept."""
     import traceback  # Only on the way to an error.
 
     return plugin.unusable(
         "broken",
         f"{type(error).__name__}: {_line(error)}" if str(error) else type(error).__name__,
-        hint or f"toolrl doctor {plugin.name} shows the traceback.",
+        f"toolrl doctor {plugin.name} shows the traceback.",
         "".join(traceback.format_exception(error)).rstrip(),
     )
-
-
-def _import_hint(error: BaseException, plugin: PluginInfo) -> str:
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return ""
-    package = error.name.partition(".")[0]
-    if package == plugin.module.partition(".")[0]:
-        return f"pip install --force-reinstall {plugin.distribution}"
-    return f"pip install {package} (or what else brings the module {package!r})"
 
 
 def _line(error: BaseException) -> str:

@@ -1,9 +1,9 @@
 """Notifies a run's observers of its events.
 
 An observer's methods are found by their names, those of the events in `toolrl.hookspecs`, and need no mark. Each is
-called with the arguments that it takes. A method that could never be called (a misspelled event, `async def`, an
-argument that the event doesn't have) is refused when the observer is added. An observer that raises is logged and
-counted, and the others are still notified, in the config's order.
+called with the arguments that it takes. A method that could never be called (a misspelled event, `async def`) is
+refused when the observer is added. An observer that raises is logged and counted, and the others are still notified, in
+the config's order.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Registry:
         if len(matches) > 1:
             names = [it.qualified for it in matches]
             raise AmbiguousComponentError(
-                f"{len(names)} plugins give {KINDS[kind].label_with_article} named {name!r}",
+                f"{len(names)} plugins give the {KINDS[kind].label} {name!r}",
                 hint=f"Write {' or '.join(names)}.",
             )
         return matches[0]
@@ -119,14 +119,9 @@ class Registry:
             return UnknownComponentError(message, hint=culprit.hint)
         names = self.names(kind)
         message = f"there is no {label} named {name!r}; installed: {', '.join(names) or 'none'}"
-        if slash and self.plugin(plugin_name) is None:
-            message = f"there is no plugin named {plugin_name!r}, so no {label} {name!r}; installed: {', '.join(names)}"
         failed = [f"{plugin.name} ({plugin.describe()})" for plugin in self.unusable()]
         if failed:
             message += f"; not loaded: {', '.join(failed)}"
-        given = sorted(it.component.name for it in self._of(kind) if it.plugin.name == name)
-        if given:
-            return UnknownComponentError(message, hint=f"The plugin {name!r} gives {', '.join(given)}.")
         absent = self._absent(kind)
         if plugin_name in first_party() and self.plugin(plugin_name) is None:
             absent[name] = [plugin_name]

@@ -91,16 +91,14 @@ class EpisodeRun:
         limits: Limits,
         *,
         hide: Callable[[str], str] = str,
-        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        """`hide` takes secrets out of a failure's text; `waiting` is around each wait for a toolset's turn."""
+        """`hide` takes secrets out of a failure's text."""
         self.plan = plan
         self._id = plan.id
         self.environment = environment
         self.engine = engine
         self.limits = limits
         self._hide = hide
-        self._waiting = waiting
         self.state = State.PENDING
         self._random = random.Random(plan.seed)
         self._numbers = count(), count(1)
@@ -187,7 +185,7 @@ class EpisodeRun:
             notes=self._handed_on,
             model=self._model,
         )
-        async with self.environment.tools.open(self.plan.task, context, waiting=self._waiting) as session:
+        async with self.environment.tools.open(self.plan.task, context) as session:
             self._run.messages += self.environment.opening(self.plan.task)
             self._run.messages += await session.opening()
             if self.environment.harness is not None:

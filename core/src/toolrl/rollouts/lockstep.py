@@ -6,19 +6,16 @@ every episode in flight has either asked or ended. Then all requests go to the e
 sessions' names, and no answer goes back before all are there; sessions are closed between such waves only. With tools
 that answer the same to the same arguments, every wave of a run is that of its repetition, and so is every bit.
 
-The price: a wave takes as long as its longest request and the slowest tool call before it. And where an episode waits
-for a session of a toolset that has few, the episodes that hold them wait for this one's request. After a while of such
-a deadlock all of them fail.
+The price: a wave takes as long as its longest request and the slowest tool call before it. And every episode in flight
+needs a session of its tools: where a toolset has few, `rollout.concurrency` must not be above their number.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from toolrl.errors import ToolsetError
 from toolrl.protocols import HoldsStill, RolloutEngine
 from toolrl.types import Generation, Sampling
 
@@ -26,9 +23,6 @@ from toolrl.types import Generation, Sampling
 class _Engine(RolloutEngine, HoldsStill, Protocol):
     pass
 
-
-_PATIENCE = 300.0
-"""Seconds: longer than a session takes to open."""
 
 _Request = tuple[Sequence[int], Sampling, Sequence[Any]]
 
@@ -43,17 +37,11 @@ class Lockstep:
         self._asked: dict[str, tuple[_Request, asyncio.Future[Generation]]] = {}
         self._closing: set[str] = set()
         self._wave: asyncio.Task[None] | None = None
-        self._waiting = 0
-        """Episodes that wait for a session."""
-        self._alarm: asyncio.TimerHandle | None = None
-        self._stuck: ToolsetError | None = None
 
     async def generate(
         self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
     ) -> Generation:
-        """As the engine's, once every episode has asked. Raises ToolsetError where they wait for each other."""
-        if self._stuck is not None:
-            raise self._stuck
+        """As the engine's, once every episode has asked."""
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._asked[session] = ((prompt, sampling, media), answer)
         self.start_if_complete()
@@ -67,47 +55,17 @@ class Lockstep:
         """Forget a session before the next wave."""
         self._closing.add(session)
 
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """To be around an episode's wait for a session."""
-        self._waiting += 1
-        self.start_if_complete()
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            self.start_if_complete()
-
     def start_if_complete(self) -> None:
         """Start a wave if no request is missing; to be called whenever `expected` has changed."""
-        self._no_alarm()
         if self._wave is not None or not self._asked:
             return
-        expected = self._expected()
         # An episode with several trajectories has several sessions: `<episode>/1` and so on.
         asked = len({head + tail.partition("/")[0] for head, _, tail in (it.rpartition("#") for it in self._asked)})
-        if asked >= expected:
+        if asked >= self._expected():
             self._wave = asyncio.create_task(self._run())
-        elif asked + self._waiting >= expected:
-            self._alarm = asyncio.get_running_loop().call_later(_PATIENCE, self._give_up)
-
-    def _give_up(self) -> None:
-        self._stuck = ToolsetError(
-            f"{len(self._asked)} episodes wait for {self._waiting} others, which wait for a session of their tools: "
-            "with `deterministic` every episode in flight needs one; set rollout.concurrency to the number of sessions"
-        )
-        asked, self._asked = self._asked, {}
-        for _, answer in asked.values():
-            _settle(answer, self._stuck)
-
-    def _no_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
 
     async def end(self) -> None:
         """After the last episode: close what is to be closed; cancel what still runs."""
-        self._no_alarm()
         if self._wave is not None:
             self._wave.cancel()
             await asyncio.gather(self._wave, return_exceptions=True)

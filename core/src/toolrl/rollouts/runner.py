@@ -11,7 +11,6 @@ import asyncio
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 from toolrl.protocols import HoldsStill, RolloutEngine
@@ -153,9 +152,7 @@ class Runner(FailurePolicy):
             environment = pick_environment(self.environments, plan.task)
             async with self.activity.place(gate):
                 try:
-                    waiting = nullcontext if engine is None else engine.waiting
-                    sampler = engine or self._engine
-                    run = EpisodeRun(plan, environment, sampler, limits, hide=self._hide, waiting=waiting)
+                    run = EpisodeRun(plan, environment, engine or self._engine, limits, hide=self._hide)
                     episode = await run.run()
                     self.activity.note(episode)
                 finally:

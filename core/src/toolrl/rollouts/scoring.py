@@ -4,70 +4,26 @@
 
 A coroutine function is awaited on the event loop; a plain function runs in a thread, one call of a reward at a time, so
 that it may compute and wait without holding up the episodes. A reward that scores groups gets all episodes of a task at
-once. An exception, a wrong result or a time-out of a reward fails its episodes and loses none.
+once. An exception or a wrong result of a reward fails its episodes and loses none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from toolrl.errors import RewardError, ToolrlError, ToolsetError
 from toolrl.protocols import Reward, ScoresGroups
-from toolrl.tools.cancellation import TooLateError, Watch
+from toolrl.tools.cancellation import Watch
 from toolrl.tools.loop_watch import call_component, run_stoppable
 from toolrl.tools.results import LARGEST
-from toolrl.tools.threads import POOL, Job
+from toolrl.tools.threads import POOL
 from toolrl.tracebacks import format_error
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
-
-
-class StuckError(Exception):
-    """An earlier call has had its time and still runs."""
-
-
-class RewardThread:
-    """Runs a reward's calls in a thread, one at a time, first come, first served. For one event loop.
-
-    A function that runs in a thread can't be stopped. One that has had its time keeps the reward until it returns:
-    calls that come meanwhile are rejected.
-    """
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._job: Job[Any] | None = None
-        self._stuck = False
-
-    async def call(self, name: str, function: Callable[[Any], Any], argument: Any, seconds: float | None) -> Any:
-        """What the function returns. Raises TooLateError after `seconds`; StuckError."""
-        async with self._lock:
-            await self._wait_for_last(seconds)
-            self._job = POOL.submit(call_component, function, argument)
-            job = self._job
-            try:
-                return await run_stoppable(name, lambda: job, seconds=seconds)
-            except TooLateError:
-                self._stuck = True
-                raise
-
-    async def _wait_for_last(self, seconds: float | None) -> None:
-        """The last call may still run: its caller was cancelled, or its time was up."""
-        if self._job is None or self._job.ended:
-            self._stuck = False
-            return
-        returned = asyncio.Event()
-        self._job.when_ended(returned.set)
-        try:
-            async with asyncio.timeout(0 if self._stuck else seconds):
-                await returned.wait()
-        except TimeoutError:
-            self._stuck = True
-            raise StuckError from None
-        self._stuck = False
 
 
 @dataclass(frozen=True)
@@ -77,10 +33,8 @@ class NamedReward:
     name: str
     reward: Reward | ScoresGroups
     weight: float = 1.0
-    timeout: float | None = None
-    """Seconds for one episode, or one group; None for no limit. Waiting for a thread isn't counted."""
-    thread: RewardThread = field(default_factory=RewardThread, repr=False, compare=False)
-    """For a reward that is no coroutine function."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False, compare=False)
+    """For a reward that is no coroutine function: its calls run in a thread, one at a time."""
 
     @cached_property
     def scores_groups(self) -> bool:
@@ -157,10 +111,7 @@ def finite(name: str, value: float, error: type[ToolrlError] = RewardError) -> f
     """The value as a float. Raises `error` for what is no number to train on."""
     value = float(value)
     if not abs(value) <= LARGEST:
-        raise error(
-            f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}",
-            hint="Return 0.0 where there is nothing to score.",
-        )
+        raise error(f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}")
     return value
 
 
@@ -245,31 +196,17 @@ def _settled(
 
 async def _ask(named: NamedReward, method: str, argument: Any) -> Any:
     """Call a reward's method. Raises RewardError."""
-    function = getattr(named.reward, method)
+    function, name = getattr(named.reward, method), f"reward {named.name!r}"
     watch = Watch()
     try:
         if inspect.iscoroutinefunction(function):
-            return await _stoppable(named, function, argument)
-        result = await named.thread.call(f"reward {named.name!r}", function, argument, named.timeout)
-        return await _stoppable(named, lambda: result) if inspect.isawaitable(result) else result
+            return await run_stoppable(name, function, argument)
+        async with named.turn:
+            result = await POOL.submit(call_component, function, argument)
+        return await run_stoppable(name, lambda: result) if inspect.isawaitable(result) else result
     except RewardError:
         raise
-    except TooLateError:
-        raise RewardError(
-            f"reward {named.name!r} gave no score within {named.timeout:g} s",
-            hint="Find out what it waits for, or raise its `timeout` in the config.",
-        ) from None
-    except StuckError:
-        raise RewardError(
-            f"reward {named.name!r} can't score: an earlier call has run for more than {named.timeout:g} s",
-            hint="Find out what it waits for. A coroutine function can be stopped, a plain one can't.",
-        ) from None
     except BaseException as error:
         if not watch.failed(error):
             raise
         raise reward_raised(named, error) from error
-
-
-async def _stoppable(named: NamedReward, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    """The value of a reward's coroutine. One that swallows its cancellation must not hold up the end of a run."""
-    return await run_stoppable(f"reward {named.name!r}", function, *args, seconds=named.timeout)

@@ -224,6 +224,5 @@ class TrajectoryRun:
 
 def _wrong_count(generation: Generation, most: int) -> ExactnessError:
     return ExactnessError(
-        f"asked for at most {most}, the engine gave {len(generation.ids)} tokens with finish {generation.finish!r}",
-        hint="What stops a generation is its last token; toolrl_testing.checks.engines says what else holds.",
+        f"asked for at most {most}, the engine gave {len(generation.ids)} tokens with finish {generation.finish!r}"
     )

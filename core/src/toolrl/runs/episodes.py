@@ -59,12 +59,7 @@ class EpisodeFile:
             with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as file:
                 yield from read_lines(file, str(self.path))
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(
-                f"these episodes can't be read: {type(error).__name__}: {error}",
-                where=str(self.path),
-                hint="The disk failed, or the file was changed: bring a copy of it back, or move it elsewhere to "
-                "continue without it.",
-            ) from error
+            raise DataError(f"can't be read: {type(error).__name__}: {error}", where=str(self.path)) from error
 
     def episodes(self) -> Iterator[StoredEpisode]:
         """The lines as episodes."""

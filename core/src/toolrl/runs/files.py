@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
@@ -12,11 +13,6 @@ from typing import Any
 
 from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError, DataError
-
-try:
-    import fcntl
-except ImportError:  # Windows: runs there are not guarded against a second writer
-    fcntl = None  # type: ignore[assignment]
 
 
 def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
@@ -92,11 +88,7 @@ def read_lines(lines: Iterable[bytes], where: str) -> Iterator[Any]:
     broken: tuple[int, ValueError] | None = None
     for number, line in enumerate(lines, start=1):
         if broken is not None:
-            raise DataError(
-                f"this line isn't JSON: {broken[1]}",
-                where=f"{where}:{broken[0]}",
-                hint="The file was changed by hand or the disk failed: delete the line to continue without it.",
-            )
+            raise DataError(f"this line isn't JSON: {broken[1]}", where=f"{where}:{broken[0]}")
         if not line.strip():
             continue
         try:
@@ -117,12 +109,11 @@ class FolderLock:
     def acquire(self) -> bool:
         """False where another process holds it."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        if fcntl is not None:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(handle)
-                return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return False
         self._handle = handle
         return True
 
@@ -133,7 +124,7 @@ class FolderLock:
 
     def held_elsewhere(self) -> bool:
         """True where a living process writes this folder."""
-        if self._handle is not None or fcntl is None or not self._path.exists():
+        if self._handle is not None or not self._path.exists():
             return False
         handle = os.open(self._path, os.O_RDONLY)
         try:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import platform
 import shutil
@@ -35,14 +34,11 @@ from toolrl.runs.episodes import EpisodeStore
 from toolrl.runs.files import FolderLock, json_line, read_config, read_json, read_lines, write_atomic
 from toolrl.runs.metrics import MetricsLine, MetricsLog
 from toolrl.runs.records import StoredEpisode
-from toolrl.runs.summary import summarise
+from toolrl.runs.metrics import summarise
 
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
 _OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
-
-
-_log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -127,12 +123,6 @@ class RunFolder:
                 + "Start over by --overwrite, or give the new run another name by "
                 "--set run.name=NAME.",
             )
-        if not is_run_folder(directory) and directory.exists() and not all(map(_is_leftover, directory.iterdir())):
-            raise ToolrlError(
-                "the folder isn't empty and holds no run",
-                where=str(directory),
-                hint="Give the run another name by --set run.name=NAME.",
-            )
 
     def begin(self) -> None:
         """Delete the older run that `overwrite` replaces, if there is one, and make the folder this run's."""
@@ -148,10 +138,7 @@ class RunFolder:
         """Read a run. Raises DataError where there is none."""
         directory = Path(path).absolute()
         if not is_run_folder(directory):
-            children = directory.iterdir() if directory.is_dir() else ()
-            inside = sorted(child.name for child in children if is_run_folder(child))
-            hint = f"Runs in this folder: {', '.join(inside)}." if inside else "A run folder holds config.yaml."
-            raise DataError("no run here", where=str(directory), hint=hint)
+            raise DataError("no run here", where=str(directory), hint="A run folder holds config.yaml.")
         folder = cls(directory, read_config(directory / "config.yaml"), 0)
         summary = folder.summary()
         folder.total_steps = int(summary.get("total_steps", 0))
@@ -179,24 +166,9 @@ class RunFolder:
             "libraries": {name: version for name in _LIBRARIES if (version := _version(name)) is not None},
             "plugins": dict(sorted(plugins.items())),
         }
-        self._remark_on_changes(versions)
         write_atomic(self.directory / "plugins.json", json.dumps(versions, indent=2) + "\n")
         # Last: this file makes the folder a run.
         write_atomic(config_path, text)
-
-    def _remark_on_changes(self, versions: Mapping[str, Any]) -> None:
-        """Warn where a run is resumed with other versions: its numbers may differ from here on."""
-        try:
-            before, now = _by_name(self.versions()), _by_name(versions)
-        except DataError:
-            return
-        changed = [
-            f"{name} {before.get(name) or 'missing'} → {now.get(name) or 'missing'}"
-            for name in sorted({*before, *now})
-            if before.get(name) != now.get(name)
-        ]
-        if before and changed:
-            _log.warning("the run is resumed with other versions: %s", ", ".join(changed))
 
     # Writing.
 
@@ -356,25 +328,11 @@ def _unwritable(directory: Path, reason: str) -> ToolrlError:
     )
 
 
-def _is_leftover(path: Path) -> bool:
-    """Whether a file is left by a run that was killed before it wrote its config."""
-    return path.name in (".lock", "plugins.json", "workers") or (
-        path.name.startswith(".") and path.suffix == ".tmp"
-    )
-
-
 def _delete_run(directory: Path) -> None:
     for name in _OWN_FOLDERS:
         shutil.rmtree(directory / name, ignore_errors=True)
     for path in [*(directory / name for name in _OWN_FILES), *directory.glob("config*.yaml")]:
         path.unlink(missing_ok=True)
-
-
-def _by_name(versions: Mapping[str, Any]) -> dict[str, Any]:
-    """The versions of plugins.json by name, without its sections. Empty where there is none."""
-    parts = [part for part in (versions.get("libraries"), versions.get("plugins")) if isinstance(part, dict)]
-    own = {"python": versions["python"]} if "python" in versions else {}
-    return {**own, **{name: version for part in parts for name, version in part.items()}}
 
 
 def _version(name: str) -> str | None:

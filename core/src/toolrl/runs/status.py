@@ -61,19 +61,15 @@ async def status_file(directory: Path, gather: Callable[[], Mapping[str, Any]]) 
     """While this is entered the folder's status file holds what `gather` returns, as JSON values; then it is deleted.
     Nothing is written while there is no folder."""
     path = directory / NAME
-    failed = False
 
     def write() -> None:
-        nonlocal failed
         if not directory.is_dir():
             return
         try:
             facts = {"time": time.time(), "pid": os.getpid(), **gather()}
             write_atomic(path, json.dumps(facts, default=str), durable=False)
         except Exception as error:  # noqa: BLE001 - a status that can't be written must not end the run
-            if not failed:
-                _log.warning("the run's status can't be written: %s", error)
-            failed = True
+            _log.debug("the run's status can't be written: %s", error)
 
     async def keep() -> None:
         while True:

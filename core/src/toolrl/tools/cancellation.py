@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 CLEANUP_SECONDS = 5.0
 """How long something that was cancelled may take to end."""
-BLOCKED_SECONDS = 0.1
-"""A timer that comes later than this shows that the event loop was blocked."""
 
 _strays: set[asyncio.Task[Any]] = set()
 """The event loop itself keeps no task alive."""
@@ -57,7 +55,7 @@ async def stoppable(work: Awaitable[T], left: Callable[[asyncio.Task[Any]], None
     """
     task = asyncio.create_task(_outcome(work))
     try:
-        await _wait(task, seconds)
+        await asyncio.wait((task,), timeout=seconds)
     except asyncio.CancelledError:
         await _stop(task, left)
         if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
@@ -116,18 +114,6 @@ async def end_strays() -> int:
             if not task.cancelled():
                 task.exception()  # Retrieved: the task's coroutine was closed, and it complains of that.
     return len(left)
-
-
-async def _wait(task: asyncio.Task[Any], seconds: float | None) -> None:
-    """Wait until the task has ended, or had its time. Where the event loop was blocked as its time ended, it gets as
-    much again, once: its answer may have arrived, and the loop couldn't look."""
-    clock = asyncio.get_running_loop().time
-    begin = clock()
-    await asyncio.wait((task,), timeout=seconds)
-    if seconds is not None and not task.done():
-        late = clock() - begin - seconds
-        if late > BLOCKED_SECONDS:
-            await asyncio.wait((task,), timeout=min(late, seconds))
 
 
 async def _stop(task: asyncio.Task[Any], left: Callable[[asyncio.Task[Any]], None]) -> None:

@@ -5,7 +5,6 @@ Two settings under one name are an error that names both.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,8 +12,6 @@ from toolrl.config.tool_policy import BreakerOptions, PolicyOptions
 from toolrl.errors import ConfigError
 from toolrl.tools.breaker import CircuitBreaker
 from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
-
-_log = logging.getLogger(__name__)
 
 
 class ClusterLimits(Protocol):
@@ -61,12 +58,6 @@ class Endpoints:
         name, spec = options.limit_name or endpoint, limit_spec(options)
         known = self._limiters.get((options.limit_scope, name))
         if known is None:
-            if ("local" if options.limit_scope == "cluster" else "cluster", name) in self._limiters:
-                _log.warning(
-                    "the limit %r is kept for this process by one tool and for the cluster by another, so they don't "
-                    "share it; give both the same `limit_scope`, or one of them its own `limit_name`",
-                    name,
-                )
             limiter = LocalLimiter(spec) if options.limit_scope == "local" else await self._of_cluster(name, spec)
             known = self._limiters.setdefault((options.limit_scope, name), (spec, limiter))
         if known[0] != spec:

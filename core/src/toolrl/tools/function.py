@@ -12,8 +12,8 @@
 
 Name, description and JSON Schema come from the function; a parameter of type EpisodeContext is handed in and never
 shown to the model. A synchronous function runs in a thread, so that it can't hold up other episodes. The hop costs tens
-of microseconds; a function that always returns in much less than a millisecond does without: `@tool(inline=True)`. One
-that computes for long asks for a process, `@tool(process=True)`: threads share one interpreter lock.
+of microseconds; an `async def` that always returns in much less than a millisecond does without. One that computes for
+long asks for a process, `@tool(process=True)`: threads share one interpreter lock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from toolrl.tools.process_tools import PROCESSES
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import Signature
 from toolrl.tools.subprocess_main import Run
-from toolrl.tools.threads import POOL, Lane
+from toolrl.tools.threads import POOL
 from toolrl.tools.traits import ToolTraits, check_tool_name
 from toolrl.types import ToolResult, ToolSpec
 
@@ -47,22 +47,14 @@ class FunctionTool:
         description: str | None = None,
         pure: bool = False,
         timeout: float | None = None,
-        inline: bool = False,
         idempotent: bool = False,
         process: bool = False,
         endpoint: str | None = None,
-        media: bool = False,
     ) -> None:
-        if not callable(function):
-            raise TypeError(f"@tool takes a function, got {function!r:.80}")
-        if timeout is not None and timeout <= 0:
-            raise ValueError(f"@tool: timeout is {timeout}, expected seconds above 0")
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         check_tool_name(self.name)
         self._signature = Signature(function, self.name, description)
         self._async = is_async(function)
-        self._inline = inline
-        self._lane = Lane(self.name, POOL)
         self.function = function
         self.traits = ToolTraits(
             pure,
@@ -71,8 +63,6 @@ class FunctionTool:
             endpoint,
             process=self._target() if process else None,
             per_episode=self._signature.injected is not None,
-            media=media,
-            inline=inline and not self._async,
         )
         functools.update_wrapper(self, function)
 
@@ -92,9 +82,7 @@ class FunctionTool:
             keywords[self._signature.injected] = episode
         if self._async:
             return as_result(await self.function(**keywords), self.name)
-        if self._inline:
-            return self._work(keywords)
-        return await self._lane.call(self._work, keywords)
+        return await POOL.submit(self._work, keywords)
 
     def run_here(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Answer one call in a worker process: the fields of the result, as JSON can hold them."""
@@ -118,15 +106,12 @@ class FunctionTool:
     def _target(self) -> str:
         """Where a worker process finds the function. Raises TypeError for one that can't run there."""
         module, name = str(getattr(self.function, "__module__", "")), str(getattr(self.function, "__qualname__", ""))
-        reason = ""
-        if self._async or self._inline:
-            reason = "it is async or inline"
-        elif self._signature.injected is not None:
-            reason = f"its parameter {self._signature.injected!r} is the episode's, which stays in this process"
-        elif not name or "<" in name or module == "__main__":
-            reason = "a worker can import it from nowhere; define it at the top of a module, which isn't the script"
-        if reason:
-            raise TypeError(f"tool {self.name!r} can't run in a process: {reason}")
+        special = self._async or self._signature.injected is not None
+        if special or not name or "<" in name or module == "__main__":
+            raise TypeError(
+                f"tool {self.name!r} can't run in a process: it has to be a plain function without an EpisodeContext, "
+                "at the top of a module that isn't the script"
+            )
         return f"{module}:{name}"
 
     def __repr__(self) -> str:
@@ -140,11 +125,9 @@ class FunctionToolOptions(TypedDict, total=False):
     description: str
     pure: bool
     timeout: float
-    inline: bool
     idempotent: bool
     process: bool
     endpoint: str
-    media: bool
 
 
 @overload
@@ -163,16 +146,13 @@ def tool(
     Args:
         name: What the model calls it; the function's name by default.
         description: What the model reads; the docstring up to its sections by default.
-        pure: The same arguments always give the same answer, and nothing else happens: identical calls of one turn run
-            once, and the config's `policy.cache` may keep answers.
+        pure: The same arguments always give the same answer, and nothing else happens: the config's `policy.cache` may
+            keep answers.
         timeout: Seconds a call may take, unless the config sets it.
-        inline: Run a synchronous function on the event loop itself. Only for what returns in much less than a
-            millisecond: every episode waits for it.
         idempotent: Calling twice does no more than calling once, so that a call which timed out may be made again.
         process: Run a synchronous function in a worker process, which is killed where the call takes too long. It has
             to stand at the top of a module; arguments and results cross as JSON.
         endpoint: What the tool depends on, such as a server's address: breakers and limits are kept for each.
-        media: Results may hold images: a run whose model can't be shown them is rejected before its first episode.
     """
 
     if function is not None:

@@ -36,7 +36,7 @@ from toolrl.tools.function import is_async
 from toolrl.tools.loop_watch import run_stoppable
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
-from toolrl.tools.threads import POOL, Job, Lane
+from toolrl.tools.threads import POOL, Job
 from toolrl.tools.traits import ToolTraits, check_tool_name
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec
 
@@ -59,8 +59,8 @@ class Tool(ABC):
     name: ClassVar[str] = ""
     """The tool's name where there is no `spec`."""
     pure: ClassVar[bool] = False
-    """The same arguments give the same answer, for the same create_kwargs and execute_kwargs: identical calls of one
-    turn run once, and the config's `policy.cache` may keep answers."""
+    """The same arguments give the same answer, for the same create_kwargs and execute_kwargs: the config's
+    `policy.cache` may keep answers."""
     idempotent: ClassVar[bool] = False
     """Calling twice does no more than calling once, so that a call which timed out may be made again."""
     endpoint: str | None = None
@@ -68,10 +68,6 @@ class Tool(ABC):
     `__init__`; None for the name that the config calls the tool."""
     timeout: ClassVar[float | None] = None
     """Seconds a call may take, unless the config sets it."""
-    media: ClassVar[bool] = False
-    """Results may hold images: a run whose model can't be shown them is refused before its first episode."""
-    inline: ClassVar[bool] = False
-    """Run stages that aren't async on the event loop itself: only where each takes much less than a millisecond."""
 
     def __init__(self, options: Any = None, context: BuildContext | None = None) -> None:
         self.options = options
@@ -105,16 +101,13 @@ class LifecycleToolset(Toolset):
         self.spec = _spec(tool, self.model)
         self.name = self.spec.name
         self._stages = {stage: self._stage(stage) for stage in STAGES}
-        self._signatures = {stage: inspect.signature(method) for stage, (method, _, _) in self._stages.items()}
         self._traits = ToolTraits(
             tool.pure,
             tool.timeout,
             tool.idempotent,
             tool.endpoint,
             per_episode=any(self._stages[stage][1] is not None for stage in ("create", "execute")),
-            media=tool.media,
         )
-        self._lane = Lane(self.spec.name, POOL)
 
     def names(self) -> Sequence[str]:
         return (self.name,)
@@ -142,11 +135,7 @@ class LifecycleToolset(Toolset):
             kwargs[injected] = episode
         if asynchronous:
             return typing.cast("Awaitable[Any]", method(*args, **kwargs))
-        if self.tool.inline:
-            return _inline(method, args, kwargs)
-        # What was begun must be ended, also where calls hang.
-        submit = self._lane.call if stage == "execute" else self._lane.submit
-        return submit(method, *args, **kwargs)
+        return POOL.submit(method, *args, **kwargs)
 
     def kwargs(self, stage: str, episode: EpisodeContext) -> dict[str, Any]:
         """Those of the tool's options, and over them those of the task."""
@@ -157,19 +146,7 @@ class LifecycleToolset(Toolset):
         for source, kwargs in (("the tool's options", default), (f"task {episode.task.id!r}", given)):
             if kwargs is not None and not isinstance(kwargs, Mapping):
                 raise ToolsetError(f"{key} of {source} are {kwargs!r:.80}, expected names with values", where=self.name)
-        both = {**(default or {}), **(given or {})}
-        self._check(stage, both, f"{key} of task {episode.task.id!r}")
-        return both
-
-    def _check(self, stage: str, kwargs: Mapping[str, Any], where: str) -> None:
-        """Raises ToolsetError for kwargs that a stage doesn't take: a release that can't be called releases nothing."""
-        injected = self._stages[stage][1]
-        fixed: tuple[Any, ...] = ("instance", {}) if stage == "execute" else ("instance",)
-        try:
-            self._signatures[stage].bind(*fixed, **({injected: None} if injected else {}), **kwargs)
-        except TypeError as error:
-            text = f"{where}: {stage} can't be called with {dict(kwargs)!r:.80}: {error}"
-            raise ToolsetError(text, where=self.name) from error
+        return {**(default or {}), **(given or {})}
 
     def _stage(self, stage: str) -> tuple[Callable[..., Any], str | None, bool]:
         method = getattr(self.tool, stage)
@@ -296,20 +273,11 @@ class ToolInstance:
         work.add_done_callback(self._jobs.discard)
 
 
-async def _inline(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return method(*args, **kwargs)
-
-
 def _parameters_model(tool: Tool) -> type[BaseModel] | None:
     """The pydantic model that `execute` takes as `parameters`, or None where these stay a dict."""
     execute = type(tool).execute
     written = {n: p for n, p in inspect.signature(execute).parameters.items() if n == "parameters"}
-    try:
-        hint = resolved_hints(execute, written, f"tool class {type(tool).__qualname__!r}").get("parameters")
-    except TypeError:
-        if tool.spec is not None:  # A hint for type checkers alone.
-            return None
-        raise
+    hint = resolved_hints(execute, written, f"tool class {type(tool).__qualname__!r}").get("parameters")
     return hint if isinstance(hint, type) and issubclass(hint, BaseModel) else None
 
 

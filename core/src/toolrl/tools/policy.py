@@ -22,29 +22,27 @@ counted before, in the order of the calls: `CallBudget`.
 from __future__ import annotations
 
 import asyncio
-import traceback
-from collections.abc import AsyncIterator, Mapping
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 from toolrl.config.tool_policy import DEFAULT_TIMEOUT, PolicyOptions
 from toolrl.errors import ConfigError, ToolError, ToolLimitError, ToolTimeoutError
 from toolrl.tools.breaker import CircuitBreaker
-from toolrl.tools.cache import Cache
 from toolrl.tools.cancellation import TooLateError, Watch
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, ToolFailure, call_tool
-from toolrl.tools.loop_watch import run_component, run_stoppable
+from toolrl.tools.loop_watch import run_stoppable
 from toolrl.tools.process_tools import PROCESSES
-from toolrl.tools.rate_limits import Permit
 from toolrl.tools.retry import with_retries
 from toolrl.tools.subprocess_pool import ProcessCrashError
-from toolrl.tools.threads import collecting_jobs
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut
 from toolrl.tools.validation import check_arguments
-from toolrl.tracebacks import format_error, from_author
+from toolrl.tracebacks import format_error
 from toolrl.types import ToolResult
 
 LONGEST_MESSAGE = 20_000
@@ -74,25 +72,12 @@ class CallPolicy:
         return traits.endpoint or self._name
 
     async def prepare(self, traits: Mapping[str, ToolTraits]) -> None:
-        """Get ready for calls of these tools. Raises ConfigError where an option does nothing for any of them, or asks
-        for something else than another toolset does under the same name."""
-        retry = self.options.retry
-        if self.options.cache is not None:
-            self._check_use("cache", traits, [it.pure and not it.per_episode for it in traits.values()])
-        if retry is not None and retry.on_timeout:
-            self._check_use("retry.on_timeout", traits, [it.repeatable for it in traits.values()])
+        """Get ready for calls of these tools. Raises ConfigError where an option asks for something else than another
+        toolset does under the same name."""
         for endpoint in {self.endpoint(it) for it in traits.values()}:
             self._breaker(endpoint)
             if self.options.limited:
                 await self._endpoints.limiter(endpoint, self.options)
-
-    def _check_use(self, option: str, traits: Mapping[str, ToolTraits], usable: list[bool]) -> None:
-        if usable and not any(usable):
-            raise ConfigError(
-                f"policy.{option}: {', '.join(map(repr, traits))} can't use it: {_NEEDS[option]}",
-                where=self._name,
-                hint="Leave the option out.",
-            )
 
     # The way of a call.
 
@@ -104,7 +89,7 @@ class CallPolicy:
                 check_arguments(call.spec, call.call.arguments, call.shown)
             result = await self.attempt(call)
         except ToolError as error:
-            text = _message(error) or f"The tool {call.shown!r} failed and didn't say why."
+            text = _text(error.message or error) or f"The tool {call.shown!r} failed and didn't say why."
             result = ToolResult(call.hide(text), error=str(error.kind))
         except BaseException as error:  # whatever a tool raises is data
             if not watch.failed(error):
@@ -171,26 +156,20 @@ class CallPolicy:
 
     @asynccontextmanager
     async def _permit(self, call: Invocation) -> AsyncIterator[None]:
-        """A permit is held as long as the endpoint may be busy with the call. Where a call was given up and its thread
-        runs on, that is until the thread ends, and no longer than the lease."""
+        """A permit of the endpoint, held until the call is answered."""
         limiter = await self._endpoints.limiter(call.endpoint, self.options)
-        call.strays = []
-        with collecting_jobs() as call.jobs:
-            permit = await limiter.acquire()
-            try:
-                yield
-            finally:
-                _leave(permit, call, self.options.limit_lease)
+        permit = await limiter.acquire()
+        try:
+            yield
+        finally:
+            permit.release()
 
     async def _in_time(self, call: Invocation) -> ToolResult:
-        """The tool's answer. A call that takes too long is stopped; one that doesn't end then is left to itself, as a
-        stray."""
+        """The tool's answer. A call that takes too long is stopped; one that doesn't end then is left to itself."""
         seconds = self.options.timeout or call.traits.timeout or DEFAULT_TIMEOUT
         name = f"tool {call.shown!r}"
         try:
-            if call.traits.inline:  # It can't be stopped, so it needs no task of its own.
-                return await run_component(name, call_tool, call, seconds=seconds)
-            return await run_stoppable(name, call_tool, call, seconds=seconds, left=call.strays.append)
+            return await run_stoppable(name, call_tool, call, seconds=seconds)
         except TooLateError:
             raise ToolTimeoutError(
                 f"The tool {call.shown!r} gave no answer within {seconds:g} s and was stopped."
@@ -204,34 +183,65 @@ class CallPolicy:
         return replace(result, text=text, truncated=True) if was_cut else result
 
 
-def _leave(permit: Permit, call: Invocation, lease: float) -> None:
-    """Release a permit when all that was begun under it has ended, at the latest after the lease."""
-    jobs = [job for job in call.jobs if not job.ended]
-    strays = [task for task in call.strays if not task.done()]
-    waiting = len(jobs) + len(strays)
-    if not waiting:
-        permit.release()
-        return
-    permit.lease(lease)
+class Cache:
+    """Answers of pure tools, kept for equal calls of all episodes: up to `size` that are no errors and don't end their
+    episode. The least recently used one is dropped first. Equal calls at once run once: the others wait for the first,
+    and where that one is cancelled the next takes its place."""
 
-    def ended(*_: Any) -> None:
-        nonlocal waiting
-        waiting -= 1
-        if not waiting:
-            permit.release()
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[bytes, ToolResult] = OrderedDict()
+        self._running: dict[bytes, asyncio.Future[ToolResult]] = {}
 
-    for job in jobs:
-        job.when_ended(ended)
-    for task in strays:
-        task.add_done_callback(ended)
+    async def answer(self, call: Invocation, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
+        """The answer to an equal call, or that of `run`. Raises what `run` raises."""
+        key = _key(call)
+        if key is None:
+            return await run()
+        while (running := self._running.get(key)) is not None:
+            await asyncio.wait((running,))
+            if not running.cancelled():
+                call.note("cache_hits")
+                return running.result()
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            call.note("cache_hits")
+            return self._kept[key]
+        call.note("cache_hits", 0)
+        return await self._run(key, run)
+
+    async def _run(self, key: bytes, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
+        running = self._running[key] = asyncio.get_running_loop().create_future()
+        try:
+            result = await run()
+            running.set_result(result)
+        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            running.cancel()
+            raise
+        except BaseException as error:
+            running.set_exception(error)
+            running.exception()  # Retrieved: there may be no other caller.
+            raise
+        finally:
+            del self._running[key]
+        if result.error is None and not result.done:
+            self._kept[key] = result
+            if len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return result
 
 
-_NEEDS = {
-    "cache": "only a tool that is `pure` gives the same answer again, and only one that takes no EpisodeContext gives "
-    "it to other episodes",
-    "retry.on_timeout": "a call that timed out may have taken effect, so only one that is `pure` or `idempotent` may "
-    "be retried",
-}
+def _key(invocation: Invocation) -> bytes | None:
+    """The same for calls that have the same answer; None for those that have to run."""
+    traits = invocation.traits
+    if not traits.pure or traits.per_episode:
+        return None
+    given = [invocation.kwargs.get(f"{stage}_kwargs") for stage in ("create", "execute")]
+    try:
+        text = json.dumps([invocation.call.name, invocation.call.arguments, given], sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 class CallBudget:
@@ -253,13 +263,13 @@ class CallBudget:
         """None for a call that may run, else the answer to one too many."""
         if self._per_episode is not None and self._in_episode >= self._per_episode:
             text = (
-                f"{self._subject} can be called {_times(self._per_episode)}, which happened already. This call didn't "
+                f"{self._subject} can be called {self._per_episode} times, which happened already. This call didn't "
                 "run, and further ones won't. Go on with what you have."
             )
             return ToolResult(text, error="too_many_calls")
         if self._per_turn is not None and self._in_turn >= self._per_turn:
             text = (
-                f"{self._subject} can be called {_times(self._per_turn)} in one turn. This call didn't run: make it "
+                f"{self._subject} can be called {self._per_turn} times in one turn. This call didn't run: make it "
                 "again in your next turn if you still need it."
             )
             return ToolResult(text, error="too_many_calls")
@@ -268,27 +278,15 @@ class CallBudget:
         return None
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
 def _crash(call: Invocation, error: BaseException) -> ToolResult:
     text = _text(error)
     message = text if isinstance(error, ProcessCrashError) else f"{type(error).__name__}: {text}"
     if isinstance(error, ProcessCrashError) and (notes := getattr(error, "__notes__", [])):
         trace = notes[0]  # The traceback in the process.
-    elif len(text) < LONGEST_MESSAGE:
-        trace = format_error(error)
     else:
-        trace = "".join(from_author(traceback.extract_tb(error.__traceback__)).format()) + message
+        trace = format_error(error)
     call.failures.append(ToolFailure(call.shown, message, trace))
     return ToolResult(f"The tool {call.shown!r} crashed: {call.hide(message)}", error="crash")
-
-
-def _message(error: ToolError) -> str:
-    """A tool's own subclass may do without what the base class sets, and the base class takes what isn't text."""
-    said = next((it for it in (error.message, _text(error), *error.args[:1]) if it), "")
-    return said if isinstance(said, str) else _text(said)
 
 
 def _text(error: object) -> str:

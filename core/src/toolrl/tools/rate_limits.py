@@ -4,8 +4,7 @@
 - A `RateLimit` is a bucket that so many tokens a second fall into, up to `burst`. It bounds how often something begins,
   however long that takes.
 
-Both serve first come, first served, and a caller that is cancelled while it waits leaves the queue. A permit may be
-leased: then it comes back by itself unless its holder renews it, so that a dead holder keeps nothing for ever.
+Both serve first come, first served, and a caller that is cancelled while it waits leaves the queue.
 
 Objects belong to one event loop and its clock; nothing here is for several threads. The same limits over several
 processes and nodes are behind `toolrl.tools.endpoints.ClusterLimits`.
@@ -46,22 +45,12 @@ class Permit:
     def __init__(self, give_back: Callable[[], None] | None = None) -> None:
         """`give_back` frees it again; None for a permit of no limit."""
         self._give_back = give_back
-        self._timer: asyncio.TimerHandle | None = None
 
     def release(self) -> None:
         """Give it back; the next in the queue gets it."""
-        if self._timer is not None:
-            self._timer.cancel()
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
-
-    def lease(self, seconds: float) -> None:
-        """From now on it comes back by itself after so many seconds, unless this is called again."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._give_back is not None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
 
 
 class Limiter(Protocol):
@@ -74,12 +63,10 @@ class Limiter(Protocol):
 
 
 class ConcurrencyLimit:
-    """So many permits, given in the order in which they were asked for: a semaphore that can be asked without waiting,
-    and whose permits can be leased."""
+    """So many permits, given in the order in which they were asked for: a semaphore that can be asked without
+    waiting."""
 
     def __init__(self, permits: int) -> None:
-        if permits < 1:
-            raise ValueError(f"a concurrency limit needs at least one permit, got {permits}")
         self._free = permits
         self._queue: deque[asyncio.Future[None]] = deque()
 
@@ -118,10 +105,6 @@ class RateLimit:
     """A bucket of tokens, which starts full."""
 
     def __init__(self, per_second: float, burst: int = 1) -> None:
-        if not 0 < per_second < math.inf or burst < 1:
-            raise ValueError(
-                f"a rate limit needs a finite rate above 0 and a burst of at least 1, got {per_second} and {burst}"
-            )
         self._interval = 1 / per_second
         self._gathered = (burst - 1) * self._interval
         self._next = -math.inf

@@ -47,11 +47,9 @@ def check_result(result: Any, tool: str) -> ToolResult:
         raise TypeError(f"tool {tool!r} returned a ToolResult whose text is {_kind(result.text)}, expected a str")
     if result.error is not None and not isinstance(result.error, str):
         raise TypeError(f"tool {tool!r} returned a ToolResult whose error is {_kind(result.error)}, expected a str")
-    media = result.media
-    plain = type(media) is tuple and not media
-    if not plain and not (isinstance(media, tuple | list) and all(isinstance(it, Media) for it in media)):
+    if not isinstance(result.media, tuple | list) or not all(isinstance(it, Media) for it in result.media):
         raise TypeError(f"tool {tool!r} returned a ToolResult whose media are {_kind(result.media)}, expected Media")
-    if type(result.metrics) is not dict and not isinstance(result.metrics, Mapping):
+    if not isinstance(result.metrics, Mapping):
         raise TypeError(f"tool {tool!r} returned {_kind(result.metrics)} as metrics, expected a dict of name to number")
     if result.reward is not None:
         _number(result.reward, tool, "reward")
@@ -59,8 +57,7 @@ def check_result(result: Any, tool: str) -> ToolResult:
         _number(metric, tool, f"metric {key!r}")
     if isinstance(result.done, bool) and isinstance(result.truncated, bool):
         return result
-    done, truncated = _truth(result.done, tool, "done"), _truth(result.truncated, tool, "truncated")
-    return replace(result, done=done, truncated=truncated)
+    return replace(result, done=bool(result.done), truncated=bool(result.truncated))
 
 
 def _from_tuple(value: tuple[Any, ...], tool: str) -> ToolResult:
@@ -85,13 +82,6 @@ def _number(value: Any, tool: str, what: str) -> None:
         raise ValueError(f"tool {tool!r} returned {value} as {what}, which is no finite number")
     if abs(value) > LARGEST:
         raise ValueError(f"tool {tool!r} returned {value:g} as {what}, above the greatest that counts, {LARGEST:g}")
-
-
-def _truth(value: Any, tool: str, what: str) -> bool:
-    """A bool of numpy's and the like as Python's own, which JSON can hold."""
-    if isinstance(value, str) or value not in (0, 1):
-        raise TypeError(f"tool {tool!r} returned {_kind(value)} as {what}, expected True or False")
-    return bool(value)
 
 
 def _json(value: Any, tool: str) -> str:

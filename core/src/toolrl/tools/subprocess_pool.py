@@ -103,7 +103,7 @@ class WorkerProcess:
             watchdog.cancel()
             status = self._finish(dead=reply is None)
         if reply is None:
-            raise ProcessCrashError(f"its process {_ending(status)}")
+            raise ProcessCrashError(f"its process ended with status {status}")
         return reply
 
     def kill(self) -> None:
@@ -207,16 +207,6 @@ def _read(process: subprocess.Popen[bytes], count: int) -> bytes | None:
             return None
         got += chunk
     return bytes(got)
-
-
-def _ending(status: int | None) -> str:
-    if status is None or status >= 0:
-        return f"ended with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = str(-status)
-    return f"was ended by {name}"
 
 
 def available_cores() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
@@ -50,9 +50,8 @@ class OpenSession:
         entry: ToolEntry,
         policy: CallPolicy,
         manager: Callable[[], AbstractAsyncContextManager[ToolSession]],
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """`manager` is the toolset's `open`, with its arguments; `waiting` is around a wait for its turn."""
+        """`manager` is the toolset's `open`, with its arguments."""
         self.entry = entry
         self.policy = policy
         self.session: ToolSession
@@ -62,7 +61,6 @@ class OpenSession:
         """Of each of its tools, by the tool's own name."""
         self.budget: CallBudget
         self._open = manager
-        self._waiting = waiting
         self._manager: AbstractAsyncContextManager[ToolSession]
 
     @property
@@ -78,15 +76,11 @@ class OpenSession:
     async def __aenter__(self) -> OpenSession:
         await blamed(self.entry.name, "opening a session failed", self._wait)
         self.session = await self.ask("opening a session", self._enter)
-        watch = Watch()
         try:
-            self._inspect()
-        except BaseException as error:  # what a toolset raises is its failure, whatever it is
+            await self.ask("opening a session: specs() or traits()", self._inspect)
+        except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
-            if not watch.failed(error):
-                raise
-            text = f"opening a session failed: specs() or traits(): {type(error).__name__}: {error}"
-            raise ToolsetError(text, where=self.entry.name) from error
+            raise
         together = f"The tools of {self.entry.name!r} together"
         subject = f"The tool {self.shown_name!r}" if len(self.specs) == 1 else together
         self.budget = CallBudget(self.entry.policy, subject)
@@ -97,19 +91,15 @@ class OpenSession:
         self._manager = self._open()
         wait_turn = getattr(self._manager, "wait_turn", None)
         if wait_turn is not None:
-            with self._waiting():
-                await wait_turn()
+            await wait_turn()
 
     async def _enter(self) -> ToolSession:
         return await self._manager.__aenter__()
 
-    def _inspect(self) -> None:
+    async def _inspect(self) -> None:
         """What the session's tools are."""
         self.specs = tuple(self.session.specs())
         self.traits = {spec.name: traits_of(self.session, spec.name) for spec in self.specs}
-        for name, traits in self.traits.items():
-            if not isinstance(traits, ToolTraits):
-                raise TypeError(f"traits({name!r}) gave {type(traits).__name__}, expected toolrl.tools.ToolTraits")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

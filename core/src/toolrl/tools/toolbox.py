@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 import difflib
 import functools
-import json
 import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,15 +118,8 @@ class ToolBox:
             PROCESSES.close_idle()
 
     @asynccontextmanager
-    async def open(
-        self,
-        task: Task,
-        episode: EpisodeContext,
-        *,
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> AsyncIterator[ToolBoxSession]:
-        """The tools of one episode. Leaving it closes every session, on every path. `waiting` is around each wait for
-        the turn of a toolset whose sessions are few.
+    async def open(self, task: Task, episode: EpisodeContext) -> AsyncIterator[ToolBoxSession]:
+        """The tools of one episode. Leaving it closes every session, on every path.
 
         Raises ToolsetError where a session doesn't open, DataError where the task selects a tool that isn't there.
         """
@@ -142,7 +134,7 @@ class ToolBox:
                     continue
                 own_episode = episode if own_task is task else replace(episode, task=own_task)
                 begin = functools.partial(entry.toolset.open, own_task, own_episode)
-                one = await stack.enter_async_context(OpenSession(entry, policy, begin, waiting))
+                one = await stack.enter_async_context(OpenSession(entry, policy, begin))
                 await policy.prepare(one.traits)
                 opened.append(one)
             session = self.sessions(opened, task, left_out, episode=episode.episode_id, hide=self._hide)
@@ -262,18 +254,9 @@ class ToolBoxSession:
         for opened in self._active:
             opened.budget.next_turn()
         refused = [self._over_budget(item) for item in items]
-        tasks: list[asyncio.Task[CallRecord]] = []
-        shared: dict[str, asyncio.Task[CallRecord]] = {}
         async with asyncio.TaskGroup() as scope:
-            for item, refusal in zip(items, refused, strict=True):
-                key = self._pure_key(item) if refusal is None else None
-                task = shared.get(key) if key is not None else None
-                if task is None:
-                    task = scope.create_task(self._record(item, zero, refusal))
-                    if key is not None:
-                        shared[key] = task
-                tasks.append(task)
-        return tuple(replace(task.result(), call=item) for task, item in zip(tasks, items, strict=True))
+            tasks = [scope.create_task(self._record(*pair, zero)) for pair in zip(items, refused, strict=True)]
+        return tuple(task.result() for task in tasks)
 
     async def rewards(self) -> list[RewardEntry]:
         """The toolsets' own rewards, those that have one. Asked once, after the last turn. Raises ToolsetError."""
@@ -297,7 +280,7 @@ class ToolBoxSession:
         meant = [tool for tool in self._tools.values() if meaning_of(tool.opened.session, name) == tool.spec.name]
         return meant[0] if len(meant) == 1 else None
 
-    async def _record(self, item: ToolCall | CallError, zero: float, refusal: ToolResult | None) -> CallRecord:
+    async def _record(self, item: ToolCall | CallError, refusal: ToolResult | None, zero: float) -> CallRecord:
         begin = time.perf_counter()
         if refusal is not None:
             result = refusal
@@ -332,16 +315,6 @@ class ToolBoxSession:
         effort = {f"policy/{name}": amount for name, amount in invocation.effort.items()}
         named = {self._hide(name): value for name, value in result.metrics.items()}
         return replace(result, metrics={**named, **effort})
-
-    def _pure_key(self, item: ToolCall | CallError) -> str | None:
-        """The same text for calls that one run can answer; None for what has to run by itself."""
-        tool = self._find(item.name) if isinstance(item, ToolCall) else None
-        if tool is None or not tool.traits.pure or not isinstance(item, ToolCall):
-            return None
-        try:
-            return json.dumps([id(tool), item.arguments], sort_keys=True)
-        except (TypeError, ValueError, RecursionError):
-            return None
 
     def _malformed(self, error: CallError) -> str:
         tool = self._find(error.name) if error.name is not None else None

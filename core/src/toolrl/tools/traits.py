@@ -13,8 +13,7 @@ class ToolTraits:
     """What the policy may know of a tool besides its spec. A session gives it by an optional `traits(name)`."""
 
     pure: bool = False
-    """The same arguments give the same answer, and nothing else happens: identical calls of one turn run once, and
-    answers may be cached."""
+    """The same arguments give the same answer, and nothing else happens: answers may be cached."""
     timeout: float | None = None
     """Seconds a call may take, unless the config sets it."""
     idempotent: bool = False
@@ -27,11 +26,6 @@ class ToolTraits:
     """For a tool that runs in a process: `module:attribute`, where a worker finds it."""
     per_episode: bool = False
     """Answers also depend on the episode, so that a cache must not carry them from one to another."""
-    media: bool = False
-    """Answers may hold images, so that a run whose model can't be shown them in a tool's result needn't begin."""
-
-    inline: bool = False
-    """A call is answered at once, on the event loop, and waits for nothing: no time limit could stop it."""
 
     @property
     def repeatable(self) -> bool:

@@ -1,14 +1,14 @@
 """Arguments against a tool's JSON Schema, with a message that the model can act on.
 
-The message names the wrong argument, what was given, what is expected, and the whole right form. Unknown
-arguments pass unless the schema forbids them.
+The message has what jsonschema says of each wrong argument, and the whole right form. Unknown arguments pass unless the
+schema forbids them.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
@@ -41,7 +41,7 @@ def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any], shown: str) ->
         validator = _compiled(json.dumps(spec.parameters, default=str))
     except jsonschema.SchemaError as error:  # Its own text writes the whole schema out.
         raise TypeError(f"its parameters are no JSON Schema: {error.message:.200}") from error
-    problems = list(dict.fromkeys(_problem(error, spec) for error in validator.iter_errors(arguments)))
+    problems = list(dict.fromkeys(_problem(error) for error in validator.iter_errors(arguments)))
     if not problems:
         return
     text = "; ".join(problems[:MAX_PROBLEMS])
@@ -65,35 +65,11 @@ def arguments_form(spec: ToolSpec) -> str:
         return "{…}"
 
 
-def _problem(error: jsonschema.ValidationError, spec: ToolSpec) -> str:
-    where = _path(error.absolute_path)
-    schema: Any = error.schema
-    given: Any = error.instance
-    if error.validator == "required":
-        missing = [name for name in schema["required"] if name not in given]
-        return f"{where + ': ' if where else ''}{', '.join(map(repr, missing))} missing"
-    if error.validator == "additionalProperties" and not where:
-        known = list(spec.parameters.get("properties") or {})
-        unknown = [name for name in given if name not in known]
-        takes = f"it takes {', '.join(map(repr, known))}" if known else "it takes none"
-        return f"unknown argument {', '.join(map(repr, unknown))}, {takes}"
-    if error.validator in ("type", "enum", "const", "anyOf", "oneOf"):
-        return f"{where or 'the arguments'}: expected {_type(schema)}, got {_given(given)}"
-    return f"{where or 'the arguments'}: {error.message:.200}"
-
-
-def _path(path: Sequence[Any]) -> str:
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return repr(text) if text else ""
-
-
-def _given(value: Any) -> str:
-    kind = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    name = kind.get(type(value), "null" if value is None else type(value).__name__)
-    return f"{name} {text if len(text) <= 80 else text[:77] + '...'}" if value is not None else name
+def _problem(error: jsonschema.ValidationError) -> str:
+    where = ""
+    for part in error.absolute_path:
+        where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
+    return f"{where!r}: {error.message:.200}" if where else f"{error.message:.200}"
 
 
 def _type(schema: Any) -> str:

@@ -107,10 +107,6 @@ class NoTrainer:
         """None: the API keeps its own."""
 
     @staticmethod
-    def base_of(source: str) -> None:
-        return None
-
-    @staticmethod
     def clean(directory: Any) -> None:
         """It leaves nothing in a run's folder."""
 

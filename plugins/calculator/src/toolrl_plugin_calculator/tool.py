@@ -9,11 +9,11 @@ from toolrl_plugin_calculator.options import CalculatorOptions
 
 
 def build(options: CalculatorOptions | None, context: BuildContext) -> FunctionTool:
-    """The tool with these options. It keeps no state and runs on the event loop: a call takes some ten microseconds."""
+    """The tool with these options. It keeps no state."""
     options = options or CalculatorOptions()
     evaluate = ExpressionEvaluator(options)
 
-    @tool(name="calculator", description=options.description, pure=True, inline=True)
+    @tool(name="calculator", description=options.description, pure=True)
     def calculator(expression: str) -> str:
         return evaluate(expression)
 

@@ -14,7 +14,6 @@ from toolrl.assembly import Assembly
 from toolrl.config.model import Config
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import BuildContext
-from toolrl_plugin_torch.adapters.lora import adapter_base
 from toolrl_plugin_torch.device import choose_kernels, pick_device
 from toolrl_plugin_torch.policy import PolicyModel, load_policy
 from toolrl_plugin_torch.sharding.sequence_parallel import check_sequence_parallel
@@ -62,10 +61,6 @@ class TorchTrainers:
         from toolrl_plugin_torch.loop.job import train
 
         await train(assembly)
-
-    @staticmethod
-    def base_of(source: str) -> str | None:
-        return adapter_base(source)
 
     @staticmethod
     def clean(directory: Path) -> None:

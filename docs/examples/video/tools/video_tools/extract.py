@@ -26,7 +26,6 @@ class ExtractFrames(Tool):
     """Shows the frames of the video at some moments. Other tools know them by their numbers."""
 
     name = "extract_frames"
-    media = True
 
     def __init__(self, options: ExtractOptions | None = None, context: BuildContext | None = None) -> None:
         super().__init__(options or ExtractOptions(), context)
