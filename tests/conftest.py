@@ -95,6 +95,12 @@ class Workplace:
 
         return RunFolder.open(self.folder / "runs" / name)
 
+    def train(self, changes: Mapping[str, Any], *arguments: str, site: PluginSite | None = None) -> Any:
+        """The run that `toolrl train` makes of the base config with these changes."""
+        done = self.toolrl("train", self.config(changes), "--json", *arguments, site=site)
+        assert done.returncode == 0, done.stderr
+        return self.run(merged(BASE, changes)["run"]["name"])
+
     def site(self, name: str = "site") -> PluginSite:
         """A folder for plugins, empty at first."""
         return PluginSite(self.folder / name)

@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 HERE = Path(__file__).resolve().parent
 STORE = 100 * 2**20
 WORKERS = TRAINERS = 2
@@ -74,14 +76,11 @@ class Target:
         """The process that is there now."""
         raise NotImplementedError
 
-    def doing(self) -> str:
-        """What it does now, for the count."""
-        raise NotImplementedError
-
     def kill(self) -> None:
         """End it by SIGKILL."""
         if (pid := self.pid()) is not None:
-            kill(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def recovered(self, killed: set[int]) -> bool:
         """Whether another one works in the place of those that were killed."""
@@ -100,11 +99,6 @@ class RolloutPlace(Target):
 
     def pid(self) -> int | None:
         return self.run.logged_pid(f"worker-{self.number}.log")
-
-    def doing(self) -> str:
-        worker = self.run.workers().get(self.number, {})
-        starting = worker.get("state") != "ready" or worker.get("pid") != self.pid()
-        return "starting" if starting else "sampling" if worker.get("running") else "between episodes"
 
     def recovered(self, killed: set[int]) -> bool:
         now = self.run.workers().get(self.number, {})
@@ -126,19 +120,11 @@ class Rollout:
 class _Counting(Target):
     """A place whose recovery shows in calls that are answered again."""
 
-    _struck = False
     _begun = 0
     _seen: tuple[int, int] | None = None
 
     def calls(self) -> int:
         raise NotImplementedError
-
-    def doing(self) -> str:
-        return "starting" if self._struck else "serving"
-
-    def kill(self) -> None:
-        super().kill()
-        self._struck = True
 
     def recovered(self, killed: set[int]) -> bool:
         """Another process is there, and calls were answered in two more looks of the run at itself: those of the first
@@ -157,8 +143,7 @@ class LimiterPlace(_Counting):
     """The actor with the cluster's limits."""
 
     def pid(self) -> int | None:
-        found = [pid for pid in below(self.run.pid) if command(pid).startswith("ray::LimitActor")]
-        return found[0] if found else None
+        return next((it for it in below(self.run.pid) if command(it).startswith("ray::LimitActor")), None)
 
     def calls(self) -> int:
         return self.run.good_calls()
@@ -188,14 +173,10 @@ class ServerPlace(_Counting):
 
     def pid(self) -> int | None:
         worker = self.run.workers().get(self.number, {}).get("pid")
-        found = [pid for pid in below(worker) if self._is(command(pid))] if worker else []
-        return found[0] if found else None
+        return next((it for it in below(worker) if self._is(command(it))), None) if worker else None
 
     def calls(self) -> int:
         return self.run.good_calls(self.number)
-
-    def doing(self) -> str:
-        return f"{self._mark}, {super().doing()}"
 
     def _is(self, words: str) -> bool:
         return "calculator_server" in words and ("guard.py" in words) == (self._mark == "guard")
@@ -228,12 +209,6 @@ class TrainerPlace(Target):
 
     def pid(self) -> int | None:
         return self.run.logged_pid(f"trainer-{self.rank}.log")
-
-    def doing(self) -> str:
-        status = self.run.status()
-        starts = status.get("pid") != self.run.logged_pid("trainer-0.log")
-        what = "starting" if starts else str(status.get("doing", "")).partition(" the ")[0].partition(",")[0]
-        return f"{'first' if self.rank == 0 else 'other'} rank, {what}"
 
     def kill(self) -> None:
         super().kill()
@@ -270,11 +245,12 @@ class NodePlace(RolloutPlace):
         worker = self.pid()
         for node in list(self._cluster.worker_nodes):
             for process in node.all_processes.get("raylet", []):
-                under = below(process.process.pid)
-                if worker in under:
-                    for pid in (process.process.pid, *under):
-                        kill(pid)
+                all_of_it = [process.process.pid, *below(process.process.pid)]
+                if worker in all_of_it:
                     self._gone.append(node)
+                    for pid in all_of_it:
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
 
     def heal(self) -> None:
         """Another node in the place of each one that was lost."""
@@ -329,34 +305,18 @@ def add_node(cluster: Any) -> None:
     cluster.add_node(num_cpus=WORKERS, include_log_monitor=False, object_store_memory=STORE)
 
 
-def kill(pid: int) -> None:
-    """By SIGKILL; one that is gone already is no matter."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def below(pid: int) -> list[int]:
     """All processes that descend from one."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, IndexError, ValueError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
-    level = [pid]
-    while level:
-        level = [child for it in level for child in children.get(it, [])]
-        found += level
-    return found
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []
 
 
 def command(pid: int) -> str:
-    """A process's command line."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
+    """A process's command line; empty where it has ended."""
+    with suppress(psutil.Error):
+        return " ".join(psutil.Process(pid).cmdline())
+    return ""
 
 
 def wait_for_another(target: Target, killed: set[int], alive: Any) -> int | None:

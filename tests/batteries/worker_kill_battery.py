@@ -18,7 +18,6 @@ import json
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -82,24 +81,19 @@ def battery(kind: Any, folder: Path, kills: int, staleness: int, seed: int) -> d
     with (folder / "run.log").open("wb") as log:
         process = _toolrl("train", folder, log)
     try:
-        recoveries, states = _kill(kind, process, folder / "run", kills, random.Random(seed))
+        recoveries, done = _kill(kind, process, folder / "run", kills, random.Random(seed))
         status = process.wait()
     finally:
         process.kill()
         process.wait()
     problems = [f"the run ended with status {status}"] if status else []
-    if len(states) < kills:
-        problems.append(f"the run was over after {len(states)} kills")
+    if done < kills:
+        problems.append(f"the run was over after {done} kills")
     problems += [f"recovery took {it:.1f} s" for it in recoveries if it > LONGEST_RECOVERY]
     found = look(folder / "run", staleness, steps, problems)
     return {
-        "kills": len(states),
-        "while": dict(Counter(states)),
-        "recoveries": len(recoveries),
-        "seconds_to_recover": {
-            "median": round(statistics.median(recoveries), 1) if recoveries else None,
-            "longest": round(max(recoveries, default=0.0), 1),
-        },
+        "kills": done,
+        "seconds_to_recover": sorted(round(it, 1) for it in recoveries),
         "seconds": round(time.monotonic() - begin),
         **found,
         "problems": problems,
@@ -135,44 +129,38 @@ def _toolrl(verb: str, folder: Path, log: Any) -> subprocess.Popen[bytes]:
 
 def _kill(
     kind: Any, process: subprocess.Popen[bytes], folder: Path, kills: int, chance: random.Random
-) -> tuple[list[float], list[str]]:
-    """Seconds from a kill until its place worked again, and what the killed ones were doing."""
+) -> tuple[list[float], int]:
+    """Seconds from a kill until its place worked again, and how many kills there were."""
     recoveries: list[float] = []
-    states: list[str] = []
     run = Run(process.pid, folder)
     gone: set[int] = set()
 
     def alive() -> bool:
         return process.poll() is None
 
-    while len(states) < kills and alive():
+    while len(gone) < kills and alive():
         time.sleep(chance.uniform(0.0, 3.0) if run.status() else 0.1)
         target: Target | None = kind.target(run, chance)
         pid = target.pid() if target is not None else None
         if target is None or pid is None or not alive():
             continue
-        killed = _strike(target, pid, gone, states)
-        if len(states) < kills and chance.random() < FOLLOWERS:
+        killed = _strike(target, pid, gone)
+        if len(gone) < kills and chance.random() < FOLLOWERS:
             # Its follower, too, while it starts.
             follower = wait_for_another(target, gone, alive)
             time.sleep(chance.uniform(0.0, 3.0))
             if follower is not None and target.pid() == follower and alive():
-                killed = _strike(target, follower, gone, states)
-        while alive() and time.monotonic() - killed < LONGEST_WAIT:
-            if target.recovered(gone):
-                recoveries.append(time.monotonic() - killed)
-                target.heal()
-                break
+                killed = _strike(target, follower, gone)
+        while alive() and time.monotonic() - killed < LONGEST_WAIT and not target.recovered(gone):
             time.sleep(0.1)
-        else:
-            if alive():
-                recoveries.append(time.monotonic() - killed)
-    return recoveries, states
+        if alive():
+            recoveries.append(time.monotonic() - killed)
+            target.heal()
+    return recoveries, len(gone)
 
 
-def _strike(target: Target, pid: int, gone: set[int], states: list[str]) -> float:
-    """Kill, and note what the victim was doing; when that was."""
-    states.append(target.doing())
+def _strike(target: Target, pid: int, gone: set[int]) -> float:
+    """Kill; when that was."""
     gone.add(pid)
     now = time.monotonic()
     target.kill()

@@ -61,12 +61,3 @@ def test_it_is_ablated(tmp_path: Path) -> None:
     assert folder.metrics_lines("eval")[0].metrics["ablation/shuffled/accuracy"] == 0.0
     ids = Counter(stored.episode.id.partition("/")[0] for stored in folder.episodes())
     assert ids == {"eval-0": 8, "none": 8, "shuffled": 8, "failing": 8}
-
-
-def test_one_condition_and_none_without_tools(tmp_path: Path) -> None:
-    done = evaluate(tmp_path, "--condition", "failing", "--json")
-    conditions = {name.split("/")[1] for name in json.loads(done.stdout) if name.startswith("ablation/")}
-    assert conditions == {"failing"}
-    refused = evaluate(tmp_path, "--ablate", "--overwrite", "--set", "environments.default.tools=[]")
-    assert refused.returncode == 1
-    assert "environments.default names no tools" in refused.stderr

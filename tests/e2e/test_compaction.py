@@ -20,9 +20,7 @@ def changes(**environment: Any) -> dict[str, Any]:
 
 
 def test_each_compaction_is_one_more_trajectory(own_place: Any, read_report: Callable[[Any], dict[str, Any]]) -> None:
-    done = own_place.toolrl("train", own_place.config(changes()), "--json")
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("grpo")
+    run = own_place.train(changes())
     (line,) = run.metrics_lines("train")
     assert 0 < line.metrics["logprob_mismatch/max"] < 1e-4
     assert line.metrics["errors/rate"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,23 @@ def test_verls_sandbox_fusion_guide(run: Any, tmp_path: Path) -> None:
         pytest.skip(f"no program can be isolated here, so the server refuses to start: {error}")
     said = run("sandbox-fusion", tmp_path, *needs)
     assert "install toolrl-plugin-wandb" in said  # What the conversion couldn't carry over.
-    assert "for their place, on average" in said
     work = tmp_path / "runs"
     assert "${HERE}/sandbox_fusion_tool_config.yml" in (work / "grpo.yaml").read_text()
     for step in (1, 2):
         lines = [json.loads(line) for line in (work / "dumps" / f"{step}.jsonl").read_text().splitlines()]
         assert len(lines) == 16 * 8
-        assert all({"input", "output", "gts", "score", "step"} <= set(line) for line in lines)
-        assert {line["step"] for line in lines} == {step}
+        assert all(line["step"] == step and {"input", "output", "gts", "score"} <= set(line) for line in lines)
     assert len((work / "dumps" / "val" / "0.jsonl").read_text().splitlines()) == 96
+
+
+def test_the_quickstart_deletes_what_it_made_itself_and_nothing_else(tmp_path: Path) -> None:
+    clear = runpy.run_path(str(EXAMPLES / "quickstart" / "quickstart.py"))["clear"]
+    own, other = tmp_path / "runs" / "quickstart", tmp_path / "thesis.tex"
+    for _ in range(2):
+        clear(own)
+        (own / "summary.json").write_text("{}")
+    other.write_text("mine")
+    for place in (tmp_path, other):
+        with pytest.raises(SystemExit, match="--dir"):
+            clear(place)
+    assert other.read_text() == "mine"

@@ -39,9 +39,7 @@ def test_a_harness_plays_the_episodes_of_a_run(workplace: Any, own_place: Any) -
         "trainer": {"steps": 2, "save_every": 0},
         "deterministic": True,
     }
-    done = own_place.toolrl("train", own_place.config(changes), "--json", site=site)
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("grpo")
+    run = own_place.train(changes, site=site)
     for line in run.metrics_lines("train"):
         assert line.metrics["errors/rate"] == 0
         assert line.metrics["calls/mean"] > 0

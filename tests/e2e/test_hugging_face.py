@@ -72,14 +72,7 @@ def test_a_pushed_model_has_a_card_and_loads_again(
     value, error = (float(part) for part in measured["accuracy"].split(" ± "))
     assert (value, error) == pytest.approx((last["accuracy"], last["accuracy/stderr"]), abs=5e-4)
     assert {"accuracy", "mean_reward"} <= set(measured)
-    for part in (
-        "`calculator`",
-        "`exact`",
-        "| Steps | 3 of 3 |",
-        "| accuracy |",
-        'from_pretrained("ada/calc"',
-        "preset: dapo",
-    ):
+    for part in ("`calculator`", "| Steps | 3 of 3 |", 'from_pretrained("ada/calc"', "preset: dapo"):
         assert part in card.text, part
 
     hub.repos["models", "ada/calc"].commit({**hub.files("ada/calc"), "model-00002.safetensors": b"old"})

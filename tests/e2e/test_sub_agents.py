@@ -68,10 +68,7 @@ def site(own_place: Any) -> Any:
 
 
 def test_a_tool_that_asks_the_model(own_place: Any, site: Any, read_report: Callable[[Any], dict[str, Any]]) -> None:
-    config = own_place.config({**SETTINGS, "deterministic": True, "observers": ["report"]})
-    done = own_place.toolrl("train", config, "--json", site=site)
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("grpo")
+    run = own_place.train({**SETTINGS, "deterministic": True, "observers": ["report"]}, site=site)
     (line,) = run.metrics_lines("train")
     assert line.metrics["trajectories/mean"] > 1
     assert line.metrics["role/reward/agent"] == line.metrics["reward/mean"]

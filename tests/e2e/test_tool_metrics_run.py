@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 PLUGIN = {
     "plugin": """
         from toolrl import Component, hookimpl
@@ -49,22 +47,8 @@ def test_policies_and_restarts_are_in_the_metrics(workplace: Any, own_place: Any
         "environments": {"default": environment},
         "trainer": {"steps": 2, "save_every": 0},
     }
-    done = own_place.toolrl("train", own_place.config(changes), "--json", site=site)
-    assert done.returncode == 0, done.stderr
-    first, second = own_place.run("grpo").metrics_lines("train")
+    first, second = own_place.train(changes, site=site).metrics_lines("train")
     assert first.metrics["cluster/restarted_servers"] == 2.0
     assert not any(name.startswith("cluster/") for name in second.metrics)
     policy = {name.rpartition("/")[2] for name in first.metrics if name.startswith("tool/calculator/policy/")}
     assert policy == {"retries", "queue_seconds", "cache_hits"}
-
-
-def test_a_clusters_limit_without_a_cluster_plugin() -> None:
-    from toolrl.config.model import Config
-    from toolrl.errors import ConfigError
-    from toolrl.plugins.registry import Registry
-    from toolrl.preflight import build_cluster
-
-    config = Config.model_validate({"model": {"path": "m"}, "environments": {"default": {}}})
-    with pytest.raises(ConfigError, match="policy.limit_scope: cluster: there is no cluster named 'ray'") as caught:
-        build_cluster(Registry([]), config, "policy.limit_scope: cluster")
-    assert "pip install toolrl-plugin-ray" in str(caught.value.hint)
