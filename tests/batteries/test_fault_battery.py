@@ -16,7 +16,6 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts what is left through /proc")
 @pytest.mark.parametrize("episodes", [300, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_no_episode_is_lost_every_call_is_answered_and_nothing_is_left(episodes: int) -> None:
     command = [sys.executable, str(SCRIPT), "--episodes", str(episodes), "--json"]
