@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,16 +20,14 @@ STORE = 100 * 2**20
 
 
 @contextmanager
-def _ray_cluster(cpus: Sequence[int], folders: Sequence[Path]) -> Iterator[Any]:
-    """Nodes with so many CPUs, the first one the head. Modules in `folders` can be imported there. Nothing is connected
-    to it."""
+def _ray_cluster(cpus: Sequence[int]) -> Iterator[Any]:
+    """Nodes with so many CPUs, the first one the head. Nothing is connected to it."""
     import ray
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SETTINGS.items():
             patch.setenv(name, os.environ.get(name, value))
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         node = {"include_log_monitor": False, "object_store_memory": STORE}
         made = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": cpus[0], "include_dashboard": False})
@@ -46,5 +43,5 @@ def _ray_cluster(cpus: Sequence[int], folders: Sequence[Path]) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Any:
-    """`with ray_cluster(cpus, folders) as cluster`: nodes with so many CPUs, the first one the head."""
+    """`with ray_cluster(cpus) as cluster`: nodes with so many CPUs, the first one the head."""
     return _ray_cluster

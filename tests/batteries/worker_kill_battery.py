@@ -1,7 +1,7 @@
 """Kills processes of one training run by SIGKILL at random moments, and counts what comes of it.
 
     python tests/batteries/worker_kill_battery.py --kind rollout|trainer|limiter|mcp|node [--kills 10]
-        [--staleness 1] [--seed 0] [--dir runs/worker-kills] [--json OUT.json]
+        [--staleness 1] [--seed 0] [--dir runs/worker-kills]
 
 The run has two rollout workers on a Ray cluster that is started for it, and a model that calls a tool. A process of the
 kind is killed, chosen by chance, at a moment that is chosen by chance, whatever it does then; in three of ten cases its
@@ -22,11 +22,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from kill_victims import KINDS, WORKERS, Run, Target, kind_of, wait_for_another
+from kill_victims import KINDS, WORKERS, Place, Run, cluster_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS, GROUP = 4, 4
@@ -63,25 +64,24 @@ def main() -> int:
     parser.add_argument("--staleness", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, default=Path("runs/worker-kills"))
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    with kind_of(args.kind) as kind:
-        facts = {"kind": args.kind, **battery(kind, args.dir.resolve(), args.kills, args.staleness, args.seed)}
+    kind = KINDS[args.kind]
+    with cluster_for(kind) as cluster:
+        facts = battery(kind, cluster, args.dir.resolve(), args.kills, args.staleness, args.seed)
     print(json.dumps(facts, indent=2))
-    if args.json:
-        args.json.write_text(json.dumps(facts, indent=2) + "\n")
     return 1 if facts["problems"] else 0
 
 
-def battery(kind: Any, folder: Path, kills: int, staleness: int, seed: int) -> dict[str, Any]:
+def battery(kind: type[Place], cluster: Any, folder: Path, kills: int, staleness: int, seed: int) -> dict[str, Any]:
     """Kill so often, then let the run end."""
     steps = kills * kind.steps
-    prepare(kind, folder, steps, staleness)
+    prepare(kind, cluster, folder, steps, staleness)
     begin = time.monotonic()
     with (folder / "run.log").open("wb") as log:
         process = _toolrl("train", folder, log)
     try:
-        recoveries, done = _kill(kind, process, folder / "run", kills, random.Random(seed))
+        run, chance = Run(process.pid, folder / "run"), random.Random(seed)
+        recoveries, done = _kill(lambda: kind(run, chance, cluster), lambda: process.poll() is None, kills, chance)
         status = process.wait()
     finally:
         process.kill()
@@ -100,7 +100,7 @@ def battery(kind: Any, folder: Path, kills: int, staleness: int, seed: int) -> d
     }
 
 
-def prepare(kind: Any, folder: Path, steps: int, staleness: int) -> None:
+def prepare(kind: type[Place], cluster: Any, folder: Path, steps: int, staleness: int) -> None:
     """A model that calls tools, and the run's config."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -119,6 +119,8 @@ def prepare(kind: Any, folder: Path, steps: int, staleness: int) -> None:
     config["rollout"] = {**CONFIG["rollout"], "max_staleness": staleness}
     config["trainer"] = {**CONFIG["trainer"], **own.get("trainer", {}), "steps": steps}
     config["cluster"] = {**CONFIG["cluster"], **own["cluster"]}
+    if cluster is not None:
+        config["cluster"]["address"] = cluster.address
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
 
@@ -128,43 +130,35 @@ def _toolrl(verb: str, folder: Path, log: Any) -> subprocess.Popen[bytes]:
 
 
 def _kill(
-    kind: Any, process: subprocess.Popen[bytes], folder: Path, kills: int, chance: random.Random
+    places: Callable[[], Place], alive: Callable[[], bool], kills: int, chance: random.Random
 ) -> tuple[list[float], int]:
     """Seconds from a kill until its place worked again, and how many kills there were."""
     recoveries: list[float] = []
-    run = Run(process.pid, folder)
     gone: set[int] = set()
-
-    def alive() -> bool:
-        return process.poll() is None
-
     while len(gone) < kills and alive():
-        time.sleep(chance.uniform(0.0, 3.0) if run.status() else 0.1)
-        target: Target | None = kind.target(run, chance)
-        pid = target.pid() if target is not None else None
-        if target is None or pid is None or not alive():
+        time.sleep(chance.uniform(0.0, 3.0))
+        place = places()
+        pid = place.pid() if place.ready() else None
+        if pid is None or not alive():
             continue
-        killed = _strike(target, pid, gone)
+        gone.add(pid)
+        killed = time.monotonic()
+        place.kill()
         if len(gone) < kills and chance.random() < FOLLOWERS:
             # Its follower, too, while it starts.
-            follower = wait_for_another(target, gone, alive)
+            while (pid := place.pid()) in {*gone, None} and alive():
+                time.sleep(0.05)
             time.sleep(chance.uniform(0.0, 3.0))
-            if follower is not None and target.pid() == follower and alive():
-                killed = _strike(target, follower, gone)
-        while alive() and time.monotonic() - killed < LONGEST_WAIT and not target.recovered(gone):
+            if pid is not None and place.pid() == pid and alive():
+                gone.add(pid)
+                killed = time.monotonic()
+                place.kill()
+        while alive() and time.monotonic() - killed < LONGEST_WAIT and not place.recovered(gone):
             time.sleep(0.1)
         if alive():
             recoveries.append(time.monotonic() - killed)
-            target.heal()
+            place.heal()
     return recoveries, len(gone)
-
-
-def _strike(target: Target, pid: int, gone: set[int]) -> float:
-    """Kill; when that was."""
-    gone.add(pid)
-    now = time.monotonic()
-    target.kill()
-    return now
 
 
 def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str, Any]:
@@ -173,12 +167,13 @@ def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str
 
     folder = RunFolder.open(run)
     stored = list(folder.episodes(kind="train"))
-    _count(Counter(it.episode.id for it in stored), Counter(it.step for it in stored), steps, problems)
-    _compare_tasks(Counter(it.episode.task.id for it in stored), steps, problems)
+    seen, wanted = Counter(it.episode.id for it in stored), Counter(promised(steps))
+    problems += [f"{name} stands there {seen[name]} times, not {wanted[name]}"
+                 for name in sorted(seen | wanted) if seen[name] != wanted[name]]  # fmt: skip
     failed = [it.episode.failure.message for it in stored if it.episode.failure is not None]
     problems += [f"{count} episodes failed: {text}" for text, count in Counter(failed).items()]
     lines = folder.metrics_lines("train")
-    if len(lines) != steps:
+    if [line.step for line in lines] != [*range(1, steps + 1)]:
         problems.append(f"{len(lines)} lines of metrics for {steps} steps")
     oldest = max((line.metrics.get("staleness/max", 0.0) for line in lines), default=0.0)
     if oldest > staleness:
@@ -193,19 +188,8 @@ def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str
     }
 
 
-def _count(seen: Counter[str], by_step: Counter[int | None], steps: int, problems: list[str]) -> None:
-    """Every episode that the run promised, each once."""
-    if (total := sum(seen.values())) != steps * PROMPTS * GROUP:
-        problems.append(f"{total} episodes instead of {steps * PROMPTS * GROUP}")
-    problems += [f"{name} stands there {count} times" for name, count in seen.items() if count > 1]
-    groups = Counter(name.rpartition("#")[0] for name in seen)
-    problems += [f"{name} has {count} episodes" for name, count in groups.items() if count != GROUP]
-    wrong = [step for step in range(1, steps + 1) if by_step[step] != PROMPTS * GROUP]
-    problems += [f"step {step} has {by_step[step]} episodes" for step in wrong]
-
-
-def _compare_tasks(found: Counter[str], steps: int, problems: list[str]) -> None:
-    """The tasks are those that the data's order has first."""
+def promised(steps: int) -> Iterator[str]:
+    """Names of all episodes: those of the tasks that the data's order has first."""
     from toolrl.building import build_component
     from toolrl.config.frame import ComponentUse
     from toolrl.loop.data import EndlessOrder
@@ -214,11 +198,9 @@ def _compare_tasks(found: Counter[str], steps: int, problems: list[str]) -> None
 
     use = ComponentUse(use="arithmetic", options=TASKS)
     rows = build_component(load_registry(), "datasets", use, BuildContext("arithmetic", seed=0), "data.train")
-    wanted: Counter[str] = Counter()
-    for task in EndlessOrder(rows, seed=0).take(0, steps * PROMPTS):
-        wanted[task.id] += GROUP
-    problems += [f"task {name}: {found[name]} episodes, not {wanted[name]}"
-                 for name in sorted(wanted | found) if found[name] != wanted[name]]  # fmt: skip
+    for number, task in enumerate(EndlessOrder(rows, seed=0).take(0, steps * PROMPTS)):
+        step, place = divmod(number, PROMPTS)
+        yield from (f"train-{step + 1}/{place}/{task.id}#{index}" for index in range(GROUP))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,22 @@ def run(run_script: Any) -> Any:
     return example
 
 
+def trained_lines(folder: Path) -> list[dict[str, Any]]:
+    """Metrics of the steps of training."""
+    lines = map(json.loads, (folder / "runs" / "grpo" / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["kind"] == "train"]
+
+
 def test_pictures(run: Any, tmp_path: Path) -> None:
     run("geo3k", tmp_path, "pyarrow", "PIL", "toolrl_plugin_geo3k", "toolrl_plugin_qwen")
 
 
 def test_compaction(run: Any, tmp_path: Path) -> None:
     run("compaction", tmp_path, "toolrl_plugin_history", "toolrl_plugin_calculator", "toolrl_plugin_math")
+    for line in trained_lines(tmp_path):
+        assert line["trajectories/mean"] > 1, "each compaction is one more trajectory"
+        assert 0 < line["logprob_mismatch/max"] < 1e-4
+        assert line["errors/rate"] == 0
 
 
 def test_areals_tool_integrated_reasoning(run: Any, tmp_path: Path) -> None:
@@ -73,3 +84,26 @@ def test_the_quickstart_deletes_what_it_made_itself_and_nothing_else(tmp_path: P
         with pytest.raises(SystemExit, match="--dir"):
             clear(place)
     assert other.read_text() == "mine"
+
+
+def test_the_search_example_through_server_and_mcp_tool(run_script: Any, tmp_path: Path) -> None:
+    for need in ("torch", "numpy", "aiohttp", "mcp", "toolrl_plugin_mcp", "toolrl_plugin_search", "toolrl_plugin_qwen"):
+        pytest.importorskip(need)
+    few = ("--sft-steps", "2", "--steps", "1")
+    said = run_script(tmp_path, EXAMPLES / "search" / "search.py", "--dir", "runs", "--through", "mcp", *few)
+    table = said[said.index("Held-out questions") :].splitlines()
+    assert table[1].split() == ["before", "after"]
+    assert [line.split()[0] for line in table[2:5]] == ["reward", "accuracy", "searches"]
+    assert len(trained_lines(tmp_path)) == 1
+
+
+@pytest.mark.slow
+def test_the_tutorials_notebook_and_what_it_says_of_the_tool() -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    path = EXAMPLES.parent / "tutorial" / "notebook.ipynb"
+    notebook, folder = nbformat.read(path, as_version=4), {"metadata": {"path": str(path.parent)}}
+    nbclient.NotebookClient(notebook, timeout=1500, kernel_name="python3", resources=folder).execute()
+    said = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())]
+    accuracies = [float(found) for text in said for found in re.findall(r"step .*accuracy (\S+)%", text)]
+    assert accuracies[-1] > 60 > 50 > accuracies[0]
+    assert re.search(r"^calculator|: calculator\(", "\n".join(said), re.MULTILINE)

@@ -349,29 +349,11 @@ def test_a_run_goes_on_and_is_evaluated_by_its_own_config(
     done = here("train", "moved/", "--resume", "--set", "trainer.steps=3", "--json", place=own_place)
     assert done.returncode == 0, done.stderr
     assert (done.json()["run"], done.json()["steps"]) == (str(own_place.folder / "moved"), 3)
-
-
-def test_a_finished_run_can_be_made_longer(
-    own_place: Any, here: Any, steps_of: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = own_place.config({**SETTINGS, "environments": {"default": {"tools": ["calculator"]}}})
-    arguments = ("train", config, "--set", "evaluation.every=0")
-    assert here(*arguments, "--set", "trainer.steps=1", place=own_place).returncode == 0
-    folder = own_place.run("stopped")
-    before = (folder.directory / "metrics.jsonl").read_text()
-    done = here(*arguments, "--set", "trainer.steps=2", "--resume", place=own_place)
-    assert (done.returncode, caplog.messages) == (0, []), done.stderr
-    assert list(steps_of(folder, "train")) == [1, 2]
-    assert list(steps_of(folder, "eval")) == [0, 1, 2]
-    assert (folder.directory / "metrics.jsonl").read_text().startswith(before)
-    assert (folder.directory / "config.before-1.yaml").exists()
-    # There is nothing left to do now, and that is fine; another learning rate is remarked on.
-    again = ("--set", "trainer.learning_rate=2.0e-3", "--set", "trainer.steps=2", "--resume")
-    done = here(*arguments, *again, place=own_place)
+    # No step is left now, and that is fine; another learning rate is remarked on.
+    done = here("train", "moved", "--resume", "--set", "trainer.learning_rate=3.0e-3", place=own_place)
     assert done.returncode == 0, done.stderr
-    assert "the run stands at step 2, and trainer.steps is 2: no step is left" in caplog.text
-    assert "trainer.learning_rate 0.002 (was " in caplog.text
-    assert list(steps_of(folder, "eval")) == [0, 1, 2]
+    assert "no step is left" in caplog.text
+    assert "trainer.learning_rate 0.003 (was " in caplog.text
 
 
 def test_fine_tuning_saves_on_the_way_and_goes_on_too(own_place: Any, here: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from typing import Any
 
 import pytest
@@ -84,45 +82,3 @@ def test_a_run_builds_on_the_adapter_or_on_the_merged_model(tuned: Any, here: An
         assert run.metrics_lines("train")[0].metrics["kl"] < 1e-9, "the reference is the model of the start"
     first = [workplace.run(name).metrics_lines("eval")[0].metrics["accuracy"] for name in ("on-adapter", "on-merged")]
     assert first[0] == pytest.approx(first[1], abs=0.1)
-
-
-DETERMINISTIC: dict[str, Any] = {
-    **LORA,
-    "model": {"path": "runs/warm", "lora": ADAPTER, "gradient_checkpointing": True},
-    "deterministic": True,
-    "algorithm": {"preset": "ppo", "group_size": 2, "kl_coef": 0.1},
-    "rollout": {"concurrency": 8},
-    "trainer": {"steps": 4, "prompts_per_step": 4, "updates_per_step": 2, "learning_rate": 1.0e-3, "save_every": 1},
-    "evaluation": {"every": 2, "tasks": 4},
-}
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_bit_for_bit(own_place: Any, here: Any) -> None:
-    """Adapter, critic, optimizers; activations are computed again in the backward pass."""
-    from safetensors.torch import load_file
-
-    config = own_place.config(DETERMINISTIC)
-    process = own_place.start("train", config, "--set", "run.name=killed", stderr=own_place.folder / "stderr.txt")
-    try:
-        end = time.monotonic() + 300
-        while not (own_place.folder / "runs" / "killed" / "checkpoints" / "step-000001").exists():
-            assert process.poll() is None, (own_place.folder / "stderr.txt").read_text()
-            assert time.monotonic() < end, "nothing happened"
-            time.sleep(0.01)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    for name, more in (("killed", ["--resume"]), ("whole", [])):
-        done = here("train", config, "--set", f"run.name={name}", *more, place=own_place)
-        assert done.returncode == 0, done.stderr
-    clocked = ("time/", "speed/", "tool/")
-    runs = [own_place.run(name) for name in ("killed", "whole")]
-    metrics = [
-        [{name: v for name, v in line.metrics.items() if not name.startswith(clocked)} for line in run.metrics_lines()]
-        for run in runs
-    ]
-    assert metrics[0] == metrics[1]
-    weights = [load_file(run.checkpoints / "step-000004" / "adapter_model.safetensors") for run in runs]
-    assert weights[0].keys() == weights[1].keys()
-    assert all(value.equal(weights[1][name]) for name, value in weights[0].items())

@@ -174,6 +174,11 @@ def test_a_run_is_not_written_over(trained: Any, here: Any) -> None:
         ("sft", {"sft": {"from_run": "runs/nowhere"}}, "no run here"),
         ("train", {"model": {"path": "runs/nowhere"}}, "model.path: there is no folder 'runs/nowhere' here"),
         ("train", {"model": {"path": "runs"}}, "model.path: 'runs' is no whole model: it has no config.json"),
+        (
+            "train",
+            {"environments": {"default": {"history": ["summarise"], "parser": "tir"}}},
+            "the parser 'tir' puts results inside the turn",
+        ),
         ("train", {"rollout": {"max_episode_tokens": 4096}}, "rollout.max_episode_tokens: 4096 tokens, but the model"),
         ("train", {"device": "abacus"}, "device: 'abacus' is no device"),
     ],
@@ -262,52 +267,6 @@ def test_a_dead_tool_stops_the_run_and_the_report_says_so(
 
 
 # A plugin's part in the algorithm.
-
-OWN_ALGORITHM = {
-    "plugin": """
-        from toolrl import Component, hookimpl
-
-        @hookimpl
-        def toolrl_advantages():
-            yield Component("ranks", "toolrl_plugin_algo.parts:Ranks", summary="By rank.")
-
-        @hookimpl
-        def toolrl_policy_losses():
-            yield Component("reinforce", "toolrl_plugin_algo.parts:Reinforce", summary="Without a clip.")
-    """,
-    "parts": """
-        class Ranks:
-            def __init__(self, options, context):
-                pass
-
-            def advantages(self, groups):
-                return [
-                    [sum((e.reward > other.reward) - (e.reward < other.reward) for other in group.episodes)
-                     for e in group.episodes]
-                    for group in groups
-                ]
-
-        class Reinforce:
-            def __init__(self, options, context):
-                pass
-
-            def token_losses(self, terms):
-                return -terms.advantages_BT * terms.logprobs_BT
-    """,
-}
-OWN = ("--set", "algorithm.advantage=ranks", "--set", "algorithm.policy_loss=algo/reinforce")
-
-
-def test_a_plugin_adds_an_advantage_and_a_loss(trained: Any, here: Any, workplace: Any, plugin_site: Any) -> None:
-    plugin_site.add("algo", OWN_ALGORITHM)
-    done = here("train", trained.config, "--set", "run.name=own", "--set", "trainer.steps=2", *OWN, site=plugin_site)
-    assert done.returncode == 0, done.stderr
-    steps = [line.metrics for line in workplace.run("own").metrics_lines("train")]
-    assert len(steps) == 2
-    for step in steps:
-        assert math.isfinite(step["loss"])
-        assert "clip_fraction" not in step
-        assert step["grad_norm"] > 0
 
 
 def test_objectives_train_and_resume(trained: Any, here: Any, workplace: Any) -> None:
