@@ -146,14 +146,9 @@ def run_script() -> Callable[..., str]:
 
     def run(folder: Path, *words: object, path: str = "") -> str:
         path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH", "")]))
-        done = subprocess.run(
-            [sys.executable, *map(str, words)],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        command = [sys.executable, *map(str, words)]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 

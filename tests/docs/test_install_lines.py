@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -50,14 +49,6 @@ def needs(name: str, extras: frozenset[str]) -> Iterator[tuple[str, frozenset[st
                 todo.append((canonicalize_name(requirement.name), frozenset(requirement.extras)))
 
 
-def words_of(line: str) -> list[str]:
-    """The words of a line; where it has a command in it, as a shell expands them in the clone."""
-    if "$(" not in line:
-        return shlex.split(line)
-    command = ["sh", "-c", f"printf '%s\\n' {line}"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
 def problems(words: list[str]) -> Iterator[str]:
     """What is wrong with the arguments of a `pip install` that also installs what its packages need."""
     folders = {folder: name for name, (folder, _) in projects().items()}
@@ -81,6 +72,8 @@ def problems(words: list[str]) -> Iterator[str]:
 )
 def test_what_is_installed_is_in_the_clone(page: Page) -> None:
     for match in _LINE.finditer(page.path.read_text(encoding="utf-8")):
-        words = words_of(match[1])
+        if "$(" in match[1]:
+            continue  # A shell finds its words.
+        words = shlex.split(match[1])
         found = list(problems([word for word in words if not word.startswith("-")]))
         assert "--no-deps" in words or not found, f"pip install {match[1]}"

@@ -49,7 +49,6 @@ def test_the_example_evaluates(tmp_path: Path) -> None:
 
 
 def test_it_is_ablated(tmp_path: Path) -> None:
-    """The table has a row for each condition; the run folder has its figures and its episodes."""
     done = evaluate(tmp_path, "--ablate")
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]

@@ -81,24 +81,6 @@ def test_a_pushed_model_has_a_card_and_loads_again(
     assert "model-00002.safetensors" not in hub.files("ada/calc")
 
 
-def test_an_adapter_is_pushed_alone(
-    hub: FakeHub, own_place: Any, variables: dict[str, str], run_script: Callable[..., str], monkeypatch: Any
-) -> None:
-    pytest.importorskip("peft")
-    hub.add("ada/base", files_of(own_place.folder / "model"))
-    config = own_place.config({"model": {"path": "ada/base", "lora": {"rank": 4}}, "trainer": {"steps": 1}})
-    done = own_place.toolrl("train", config, env=variables)
-    assert done.returncode == 0, done.stderr
-    done = own_place.toolrl("export", "runs/grpo", "--adapter", "--push", "ada/adapter", env=variables)
-    assert done.returncode == 0, done.stderr
-    assert set(hub.files("ada/adapter")) > {"adapter_model.safetensors", "README.md", "tokenizer.json"}
-    assert b"base_model: ada/base\n" in hub.files("ada/adapter")["README.md"]
-    script = "import peft; print(peft.AutoPeftModelForCausalLM.from_pretrained('ada/adapter').active_adapter)"
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert run_script(own_place.folder, "-c", script) == "default\n"
-
-
 def test_models_and_data_by_name_and_without_a_network_from_the_cache(
     own_place: Any, variables: dict[str, str], hub: FakeHub
 ) -> None:

@@ -63,22 +63,3 @@ def test_an_export_needs_neither_toolrl_nor_peft(tuned: Any, here: Any, workplac
     assert sampled["of-run"].keys() == sampled["of-export"].keys()
     same = [float(ids == sampled["of-export"][name]) for name, ids in sampled["of-run"].items()]
     assert mean(same) > 0.9, "rounding alone may turn a choice"
-
-
-def test_a_run_builds_on_the_adapter_or_on_the_merged_model(tuned: Any, here: Any, workplace: Any) -> None:
-    for name, lora in (("on-adapter", ADAPTER), ("on-merged", None)):
-        changes = {
-            **LORA,
-            "model": {"path": "runs/lora:best", "lora": lora},
-            "trainer": {"steps": 1, "keep_best": False},
-            "evaluation": {"tasks": 24, "temperature": 0.0},
-            "run": {"name": name},
-        }
-        done = here("train", workplace.config(changes, name=name))
-        assert done.returncode == 0, done.stderr
-        run = workplace.run(name)
-        assert (run.checkpoints / "step-000001" / "adapter_config.json").exists() == (lora is not None)
-        assert run.metrics_lines("train")[0].metrics["logprob_mismatch/max"] < 1e-4
-        assert run.metrics_lines("train")[0].metrics["kl"] < 1e-9, "the reference is the model of the start"
-    first = [workplace.run(name).metrics_lines("eval")[0].metrics["accuracy"] for name in ("on-adapter", "on-merged")]
-    assert first[0] == pytest.approx(first[1], abs=0.1)
