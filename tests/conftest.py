@@ -168,18 +168,15 @@ class PluginSite:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def add(
-        self, name: str, modules: Mapping[str, str], *, distribution: str = "", requires: str = "toolrl>=0.1,<0.2"
-    ) -> None:
+    def add(self, name: str, modules: Mapping[str, str]) -> None:
         """A plugin whose package has these modules; `plugin` is the entry point."""
-        distribution = distribution or f"toolrl-plugin-{name}"
-        package = self.folder / distribution.replace("-", "_")
+        package = self.folder / f"toolrl_plugin_{name}"
         package.mkdir()
         for module, source in {"__init__": "", **modules}.items():
             (package / f"{module}.py").write_text(textwrap.dedent(source), encoding="utf-8")
         info = self.folder / f"{package.name}-1.0.dist-info"
         info.mkdir()
-        metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\nRequires-Dist: {requires}\n"
+        metadata = f"Metadata-Version: 2.1\nName: toolrl-plugin-{name}\nVersion: 1.0\nRequires-Dist: toolrl\n"
         (info / "METADATA").write_text(metadata, encoding="utf-8")
         (info / "entry_points.txt").write_text(f"[toolrl.plugins]\n{name} = {package.name}.plugin\n", encoding="utf-8")
 
@@ -238,16 +235,11 @@ def scripted(plugin_site: PluginSite) -> Callable[..., None]:
     return install
 
 
-def needs_everything() -> None:
-    """Skip where torch or a plugin that trains isn't installed."""
-    for name in NEEDED:
-        pytest.importorskip(name)
-
-
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the quickstart's model and tokenizer, random weights."""
-    needs_everything()
+    for name in NEEDED:
+        pytest.importorskip(name)
     import transformers
 
     transformers.utils.logging.disable_progress_bar()

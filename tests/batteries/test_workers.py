@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -16,11 +17,33 @@ ROLLOUT = {"rollout_workers": 2, "worker_cpus": 1}
 TRAINER = {"trainer_workers": 2}
 
 
+SETTINGS = {
+    "RAY_gcs_server_request_timeout_seconds": "240",  # A busy machine takes long to start three nodes.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "OMP_NUM_THREADS": "1",
+}
+
+
 @pytest.fixture(scope="module")
-def cluster(ray_cluster: Any) -> Iterator[Any]:
-    """Three nodes."""
-    with ray_cluster([1, 1, 2]) as made:
-        yield made
+def cluster() -> Iterator[Any]:
+    """Three nodes on this machine, to which nothing is connected."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SETTINGS.items():
+            patch.setenv(name, os.environ.get(name, value))
+        node = {"include_log_monitor": False, "object_store_memory": 100 * 2**20}
+        made = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 1, "include_dashboard": False})
+        try:
+            for count in (1, 2):
+                made.add_node(**node, num_cpus=count)
+            made.wait_for_nodes()
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
 
 
 def changes(made: Any, name: str, cluster: dict[str, Any], **sections: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Kills processes of one training run by SIGKILL at random moments, and counts what comes of it.
 
     python tests/batteries/worker_kill_battery.py --kind rollout|trainer|limiter|mcp|node [--kills 10]
-        [--staleness 1] [--seed 0] [--dir runs/worker-kills]
+        [--seed 0] [--dir runs/worker-kills]
 
 The run has two rollout workers on a Ray cluster that is started for it, and a model that calls a tool. A process of the
 kind is killed, chosen by chance, at a moment that is chosen by chance, whatever it does then; in three of ten cases its
@@ -41,7 +41,7 @@ CONFIG: dict[str, Any] = {
     "device": "cpu",
     "environments": {"default": {"rewards": ["exact"], "max_turns": 3}},
     "data": {"train": {"use": "arithmetic", "options": TASKS}},
-    "rollout": {"max_turn_tokens": 32, "max_episode_tokens": 256, "concurrency": 8},
+    "rollout": {"max_turn_tokens": 32, "max_episode_tokens": 256, "concurrency": 8, "max_staleness": 1},
     "algorithm": {"preset": "grpo", "group_size": GROUP, "importance": {}},
     "trainer": {"prompts_per_step": PROMPTS, "learning_rate": 1.0e-6, "save_every": 0},
     "observers": [],
@@ -61,21 +61,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=sorted(KINDS), default="rollout")
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--staleness", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, default=Path("runs/worker-kills"))
     args = parser.parse_args()
     kind = KINDS[args.kind]
     with cluster_for(kind) as cluster:
-        facts = battery(kind, cluster, args.dir.resolve(), args.kills, args.staleness, args.seed)
+        facts = battery(kind, cluster, args.dir.resolve(), args.kills, args.seed)
     print(json.dumps(facts, indent=2))
     return 1 if facts["problems"] else 0
 
 
-def battery(kind: type[Place], cluster: Any, folder: Path, kills: int, staleness: int, seed: int) -> dict[str, Any]:
+def battery(kind: type[Place], cluster: Any, folder: Path, kills: int, seed: int) -> dict[str, Any]:
     """Kill so often, then let the run end."""
     steps = kills * kind.steps
-    prepare(kind, cluster, folder, steps, staleness)
+    prepare(kind, cluster, folder, steps)
     begin = time.monotonic()
     with (folder / "run.log").open("wb") as log:
         process = _toolrl("train", folder, log)
@@ -90,7 +89,7 @@ def battery(kind: type[Place], cluster: Any, folder: Path, kills: int, staleness
     if done < kills:
         problems.append(f"the run was over after {done} kills")
     problems += [f"recovery took {it:.1f} s" for it in recoveries if it > LONGEST_RECOVERY]
-    found = look(folder / "run", staleness, steps, problems)
+    found = look(folder / "run", steps, problems)
     return {
         "kills": done,
         "seconds_to_recover": sorted(round(it, 1) for it in recoveries),
@@ -100,7 +99,7 @@ def battery(kind: type[Place], cluster: Any, folder: Path, kills: int, staleness
     }
 
 
-def prepare(kind: type[Place], cluster: Any, folder: Path, steps: int, staleness: int) -> None:
+def prepare(kind: type[Place], cluster: Any, folder: Path, steps: int) -> None:
     """A model that calls tools, and the run's config."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -116,7 +115,6 @@ def prepare(kind: type[Place], cluster: Any, folder: Path, steps: int, staleness
     own = kind.config({"use": "calculator"})
     config = {**CONFIG, "model": {"path": str(folder / "warm")}, "run": {"dir": str(folder), "name": "run"}}
     config["environments"] = {"default": {**environment, "tools": own["tools"]}}
-    config["rollout"] = {**CONFIG["rollout"], "max_staleness": staleness}
     config["trainer"] = {**CONFIG["trainer"], **own.get("trainer", {}), "steps": steps}
     config["cluster"] = {**CONFIG["cluster"], **own["cluster"]}
     if cluster is not None:
@@ -161,7 +159,7 @@ def _kill(
     return recoveries, len(gone)
 
 
-def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str, Any]:
+def look(run: Path, steps: int, problems: list[str]) -> dict[str, Any]:
     """Note what isn't as it should be; what the run's folder says of what happened."""
     from toolrl.runs.folder import RunFolder
 
@@ -176,7 +174,7 @@ def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str
     if [line.step for line in lines] != [*range(1, steps + 1)]:
         problems.append(f"{len(lines)} lines of metrics for {steps} steps")
     oldest = max((line.metrics.get("staleness/max", 0.0) for line in lines), default=0.0)
-    if oldest > staleness:
+    if oldest > 1:
         problems.append(f"a token was {oldest:g} versions old")
     errors = Counter(record.result.error for it in stored for record in it.episode.calls)
     names = sorted({name for line in lines for name in line.metrics if name.startswith("cluster/restarted")})

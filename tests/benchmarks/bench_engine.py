@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -33,18 +34,6 @@ SIZES = {
     "0.66M": {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3, "head_dim": 32},
     "5.25M": {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6, "head_dim": 64},
 }
-
-
-class Weights:
-    """The module under test, as a WeightSource."""
-
-    version = 0
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def module(self) -> Any:
-        return self._module
 
 
 def make_model(name: str) -> Any:
@@ -133,7 +122,8 @@ def main() -> None:
     for name in SIZES:
         module = make_model(name)
         loop = asyncio.new_event_loop()
-        engine = TransformersEngine(TransformersEngineOptions(), BuildContext("transformers", weights=Weights(module)))
+        weights: Any = SimpleNamespace(version=0, module=lambda module=module: module)
+        engine = TransformersEngine(TransformersEngineOptions(), BuildContext("transformers", weights=weights))
         loop.run_until_complete(engine.start())
         for batch in args.batch:
             for group in (1, 8):

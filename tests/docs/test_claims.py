@@ -6,14 +6,12 @@ import re
 import sys
 import tomllib
 
-import pytest
-from doc_pages import ROOT, pages
+from doc_pages import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
 from test_layers import LAYERS
 
 ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
-FILES = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".nox" not in path.parts]
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:
@@ -21,12 +19,6 @@ def test_the_layers_are_those_that_are_enforced() -> None:
     assert block is not None
     written = [set(part.replace(" ", "").split(",")) for part in "".join(block[1].splitlines()).split("→")]
     assert written == LAYERS[1:]
-
-
-@pytest.mark.parametrize("page", [it for it in pages() if "docs/explanation" in str(it)], ids=str)
-def test_files_of_the_code_exist(page: object) -> None:
-    names = {text for text in page.inline() if re.fullmatch(r"[\w/-]+\.py", text)}  # type: ignore[attr-defined]
-    assert [name for name in sorted(names) if not any(f"/{file}".endswith(f"/{name}") for file in FILES)] == []
 
 
 def test_every_package_is_listed_in_the_readme() -> None:
