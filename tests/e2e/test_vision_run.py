@@ -31,6 +31,7 @@ from toolrl.tools.toolbox import ToolBox, ToolEntry  # noqa: E402
 from toolrl.tools.toolset import as_toolset  # noqa: E402
 from toolrl.types import Episode, Media, Message, ParsedTurn, Score, Task, ToolCall, ToolResult  # noqa: E402
 from toolrl_plugin_chat.media import parts  # noqa: E402
+from toolrl_plugin_chat.options import TemplateOptions  # noqa: E402
 from toolrl_plugin_chat.template import TemplateFormat  # noqa: E402
 from toolrl_plugin_torch.algorithm import AlgorithmConfig  # noqa: E402
 from toolrl_plugin_torch.fine_tuning.demonstrations import encode_task, from_episodes  # noqa: E402
@@ -167,10 +168,11 @@ def see(seed: int = 0) -> ToolResult:
 
 def test_a_tool_whose_images_the_template_does_not_show_is_told_at_the_start(policy: PolicyModel) -> None:
     entries = [ToolEntry("see", as_toolset(see, None, BuildContext("see")))]
-    _check_images(chat_of(policy), entries, "here")
+    context = BuildContext("template", tokenizer=policy.tokenizer, processor=policy.processor)
+    _check_images(TemplateFormat(TemplateOptions(tool_role="tool"), context), entries, "here")
     policy.tokenizer.chat_template = TEMPLATE.replace("type == 'image'", "type == 'image' and message.role != 'tool'")
     with pytest.raises(ChatFormatError, match="the tool 'see' gives images in its results: .*template shows 0"):
-        _check_images(chat_of(policy), entries, "here")
+        _check_images(TemplateFormat(TemplateOptions(tool_role="tool"), context), entries, "here")
 
 
 class SeesOnce:
