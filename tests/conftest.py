@@ -95,6 +95,12 @@ class Workplace:
 
         return RunFolder.open(self.folder / "runs" / name)
 
+    def train(self, changes: Mapping[str, Any], *arguments: str, site: PluginSite | None = None) -> Any:
+        """The run that `toolrl train` makes of the base config with these changes."""
+        done = self.toolrl("train", self.config(changes), "--json", *arguments, site=site)
+        assert done.returncode == 0, done.stderr
+        return self.run(merged(BASE, changes)["run"]["name"])
+
     def site(self, name: str = "site") -> PluginSite:
         """A folder for plugins, empty at first."""
         return PluginSite(self.folder / name)
@@ -140,14 +146,9 @@ def run_script() -> Callable[..., str]:
 
     def run(folder: Path, *words: object, path: str = "") -> str:
         path = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH", "")]))
-        done = subprocess.run(
-            [sys.executable, *map(str, words)],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        command = [sys.executable, *map(str, words)]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
@@ -167,18 +168,15 @@ class PluginSite:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def add(
-        self, name: str, modules: Mapping[str, str], *, distribution: str = "", requires: str = "toolrl>=0.1,<0.2"
-    ) -> None:
+    def add(self, name: str, modules: Mapping[str, str]) -> None:
         """A plugin whose package has these modules; `plugin` is the entry point."""
-        distribution = distribution or f"toolrl-plugin-{name}"
-        package = self.folder / distribution.replace("-", "_")
+        package = self.folder / f"toolrl_plugin_{name}"
         package.mkdir()
         for module, source in {"__init__": "", **modules}.items():
             (package / f"{module}.py").write_text(textwrap.dedent(source), encoding="utf-8")
         info = self.folder / f"{package.name}-1.0.dist-info"
         info.mkdir()
-        metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\nRequires-Dist: {requires}\n"
+        metadata = f"Metadata-Version: 2.1\nName: toolrl-plugin-{name}\nVersion: 1.0\nRequires-Dist: toolrl\n"
         (info / "METADATA").write_text(metadata, encoding="utf-8")
         (info / "entry_points.txt").write_text(f"[toolrl.plugins]\n{name} = {package.name}.plugin\n", encoding="utf-8")
 
@@ -237,16 +235,11 @@ def scripted(plugin_site: PluginSite) -> Callable[..., None]:
     return install
 
 
-def needs_everything() -> None:
-    """Skip where torch or a plugin that trains isn't installed."""
-    for name in NEEDED:
-        pytest.importorskip(name)
-
-
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the quickstart's model and tokenizer, random weights."""
-    needs_everything()
+    for name in NEEDED:
+        pytest.importorskip(name)
     import transformers
 
     transformers.utils.logging.disable_progress_bar()

@@ -80,28 +80,13 @@ class Result:
 def options(isolation: str, world: World, persistent: bool) -> PythonOptions:
     """Narrow limits where isolation is examined, wide ones where attacks are to succeed."""
     if isolation == "none":
-        return PythonOptions(
-            isolation="none",
-            persistent=persistent,
-            timeout=120,
-            output_kb=65536,
-            pool_size=1,
-            concurrency=AT_ONCE,
-        )
-    return PythonOptions(
-        isolation=isolation,
-        persistent=persistent,
-        timeout=TIMEOUT,
-        cpu_seconds=1,
-        memory_mb=128,
-        processes=32,
-        file_mb=8,
-        scratch_mb=16,
-        output_kb=OUTPUT_KB,
-        pool_size=2,
-        concurrency=AT_ONCE,
-        readable=[world.folder / "readable"],
-    )
+        limits: dict[str, Any] = {"timeout": 120, "output_kb": 65536, "pool_size": 1}
+    else:
+        limits = {
+            "timeout": TIMEOUT, "cpu_seconds": 1, "memory_mb": 128, "processes": 32, "file_mb": 8, "scratch_mb": 16,
+            "output_kb": OUTPUT_KB, "pool_size": 2, "readable": [world.folder / "readable"],
+        }  # fmt: skip
+    return PythonOptions(isolation=isolation, persistent=persistent, concurrency=AT_ONCE, **limits)
 
 
 class Battery:
@@ -126,7 +111,7 @@ class Battery:
 
     async def _examine(self, attack: Attack) -> Result:
         begin = time.monotonic()
-        context = _context()
+        context = EpisodeContext("escape#0", Task("escape", ()), random.Random(0))
         toolset = self._persistent if attack.persistent else self._fresh
         async with toolset.open(context.task, context) as session:
             result = await self._call(session, self._world.filled(attack.code, attack.bound * self._is_open))
@@ -164,11 +149,6 @@ class Battery:
 
     async def _call(self, session: ToolSession, code: str) -> ToolResult:
         return await session.call(ToolCall("python", {"code": code}))
-
-
-def _context() -> EpisodeContext:
-    task = Task("escape", ())
-    return EpisodeContext("escape#0", task, random.Random(0))
 
 
 async def run_attacks(isolation: str, attacks: Sequence[Attack]) -> list[Result]:
@@ -243,10 +223,6 @@ def examine(isolation: str, attacks: Sequence[Attack], *, proven: bool = False) 
 
 def report(results: Sequence[Result], isolation: str, way: str = "") -> dict[str, Any]:
     """What `--json` prints."""
-    by_class = {kind: {"attacks": 0, "succeeded": 0} for kind in CLASSES}
-    for result in results:
-        by_class[result.kind]["attacks"] += 1
-        by_class[result.kind]["succeeded"] += result.succeeded
     return {
         "isolation": isolation,
         "way": way,
@@ -254,7 +230,6 @@ def report(results: Sequence[Result], isolation: str, way: str = "") -> dict[str
         "succeeded": sum(result.succeeded for result in results),
         "not_real": [result.name for result in results if result.is_real is False],
         "next_call_failed": [result.name for result in results if not result.next_call_works],
-        "by_class": by_class,
         "results": [asdict(result) for result in results],
     }
 
@@ -268,40 +243,23 @@ def chosen(only: Sequence[str]) -> list[Attack]:
     return [attack for attack in ATTACKS if not only or attack.name in only or attack.kind in only]
 
 
-def table(attacks: Sequence[Attack]) -> str:
-    """Markdown: what stops each attack, by class, in the order in which the report lists them."""
-    parts = []
-    for kind in CLASSES:
-        of_kind = [attack for attack in attacks if attack.kind == kind]
-        # Long ones come last in a report.
-        rows = [f"| `{attack.name}` | {attack.stopped_by} |" for attack in sorted(of_kind, key=lambda it: it.long)]
-        parts.append("\n".join([f"### {kind.capitalize()}", "", "| attack | stopped by |", "|---|---|", *rows]))
-    return "\n\n".join(parts)
-
-
 def listing(found: dict[str, Any]) -> str:
     """A report as lines to read."""
     lines = []
-    for result in found["results"]:
-        verdict = "SUCCEEDED" if result["succeeded"] else "stopped"
-        verdict += "" if result["next_call_works"] else ", NEXT CALL FAILED"
-        lines.append(f"{result['kind']:22} {result['name']:42} {verdict:10} {result['said'][:90]}")
-        if result["is_real"] is False:
-            lines.append(f"{'':22} {'not real here, without isolation:':42} {'':10} {result['said_without'][:90]}")
-    counts = f"{found['attacks']} attacks, {found['succeeded']} succeeded"
-    return "\n".join([*lines, "", found["way"], counts])
+    for it in found["results"]:
+        verdict = "SUCCEEDED" if it["succeeded"] else "stopped"
+        verdict += "" if it["next_call_works"] else ", NEXT CALL FAILED"
+        lines.append(f"{it['kind']:22} {it['name']:42} {verdict:10} {it['said'][:90]}")
+        if it["is_real"] is False:
+            lines.append(f"{'':22} not real here, without isolation: {it['said_without'][:90]}")
+    return "\n".join([*lines, "", found["way"], f"{found['attacks']} attacks, {found['succeeded']} succeeded"])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--isolation", default="auto", choices=("auto", "namespaces", "landlock"), help="what to examine"
-    )
+    parser.add_argument("--isolation", default="auto", choices=("auto", "namespaces", "landlock"))
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="an attack or a class")
-    parser.add_argument(
-        "--table", action="store_true", help="print the table of docs/explanation/isolation.md, run nothing"
-    )
     parser.add_argument("--as", dest="identity", choices=("container", "user"), help="with fewer rights than root's")
     parser.add_argument("--proven", action="store_true", help="don't run the attacks without isolation as well")
     parser.add_argument("--prove", action="store_true", help=argparse.SUPPRESS)
@@ -309,9 +267,6 @@ def main() -> int:
     attacks = chosen(arguments.only)
     if arguments.identity:
         begin_anew(arguments.identity, [it for it in sys.argv[1:] if it not in ("--as", arguments.identity)])
-    if arguments.table:
-        print(table(attacks))
-        return 0
     if arguments.prove:
         print(json.dumps([asdict(result) for result in asyncio.run(run_attacks("none", attacks))]))
         return 0
@@ -320,7 +275,7 @@ def main() -> int:
         results = examine(arguments.isolation, attacks, proven=arguments.proven)
     except ConfigError as error:
         if arguments.json:
-            print(json.dumps({**report([], arguments.isolation), "error": str(error)}, indent=2))
+            print(json.dumps({**report([], arguments.isolation), "error": str(error)}))
         print(f"Nothing was examined: {error}", file=sys.stderr)
         return 2
     found = report(results, arguments.isolation, found_way)

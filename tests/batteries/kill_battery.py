@@ -1,7 +1,7 @@
 """Kills a training run with SIGKILL at random moments, resumes it each time, and compares what comes of it, bit for
 bit, with an uninterrupted run.
 
-    python tests/batteries/kill_battery.py [--kills 20] [--seed 0] [--dir runs/kills] [--lora] [--json OUT.json]
+    python tests/batteries/kill_battery.py [--kills 20] [--seed 0] [--dir runs/kills] [--lora]
 
 The config is deterministic: episodes with calls, two updates a step, a KL term, evaluations, a checkpoint each step. A
 run that has ended before its kill counts as finished, and a new one is begun, until there were as many kills as asked
@@ -54,13 +54,10 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, default=Path("runs/kills"))
-    parser.add_argument("--lora", action="store_true", help="train an adapter")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--lora", action="store_true", help="train an adapter, and a critic")
     args = parser.parse_args()
     facts = battery(args.dir.resolve(), args.kills, args.seed, {"rank": 8} if args.lora else None)
     print(json.dumps(facts, indent=2))
-    if args.json:
-        args.json.write_text(json.dumps(facts, indent=2) + "\n")
     return 0 if facts["different"] == 0 else 1
 
 
@@ -72,6 +69,8 @@ def battery(folder: Path, kills: int, seed: int, lora: dict[str, int] | None = N
     subprocess.run([sys.executable, str(make), str(folder / "model")], check=True, stdout=subprocess.DEVNULL)
     model = {"path": str(folder / "model"), "lora": lora}
     config = {**CONFIG, "model": model, "run": {"dir": str(folder), "name": "whole"}}
+    if lora:
+        config["algorithm"] = {**CONFIG["algorithm"], "preset": "ppo"}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     started = time.monotonic()
     assert train(folder, "whole").wait() == 0, "the uninterrupted run must end"
@@ -122,18 +121,15 @@ def differences(one: Path, other: Path) -> list[str]:
     import torch
     from safetensors.torch import load_file
 
-    found = []
     last = f"checkpoints/step-{STEPS:06d}"
     (file,) = (path.name for path in (one / last).glob("*model.safetensors"))
     first, second = (load_file(run / last / file) for run in (one, other))
-    found += [f"weight {name}" for name in first if not first[name].equal(second[name])]
+    found = [f"weight {name}" for name in first if not first[name].equal(second[name])]
     states = [torch.load(run / last / "trainer" / "state.pt", weights_only=True) for run in (one, other)]
     if not same(states[0], states[1]):
         found.append("the optimizer's state or the random generators")
-    metrics = [lines(run) for run in (one, other)]
-    for key in sorted(metrics[0].keys() | metrics[1].keys()):
-        if metrics[0].get(key) != metrics[1].get(key):
-            found.append(f"metrics of {key}")
+    first, second = lines(one), lines(other)
+    found += [f"metrics of {key}" for key in first.keys() | second.keys() if first.get(key) != second.get(key)]
     if tokens(one) != tokens(other):
         found.append("the tokens of an episode")
     return found

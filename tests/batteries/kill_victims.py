@@ -16,9 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 HERE = Path(__file__).resolve().parent
 STORE = 100 * 2**20
-WORKERS = TRAINERS = 2
+WORKERS = 2
 QUIET = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0", "RAY_AUTH_MODE": "disabled"}
 
 
@@ -64,24 +66,35 @@ class Run:
         return sum(tool["calls"] - tool["errors"] for it in found for tool in it.get("tools", {}).values())
 
 
-class Target:
-    """A place that one process holds at a time."""
+class Place:
+    """A place that one process holds at a time, chosen by chance among those of its kind."""
 
-    def __init__(self, run: Run) -> None:
+    steps = 60
+    """Of a run, for each kill."""
+
+    def __init__(self, run: Run, chance: random.Random, cluster: Any) -> None:
         self.run = run
+        self.cluster = cluster
+        self.number = chance.randrange(WORKERS)
+
+    @staticmethod
+    def config(tool: dict[str, Any]) -> dict[str, Any]:
+        """What the run's config has in `environments.default.tools`, in `cluster` and in `trainer`."""
+        return {"tools": [tool], "cluster": {}}
+
+    def ready(self) -> bool:
+        """Whether the run is so far that it can be killed."""
+        return bool(self.run.workers())
 
     def pid(self) -> int | None:
         """The process that is there now."""
         raise NotImplementedError
 
-    def doing(self) -> str:
-        """What it does now, for the count."""
-        raise NotImplementedError
-
     def kill(self) -> None:
         """End it by SIGKILL."""
         if (pid := self.pid()) is not None:
-            kill(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def recovered(self, killed: set[int]) -> bool:
         """Whether another one works in the place of those that were killed."""
@@ -91,54 +104,28 @@ class Target:
         """After it has recovered: put back what only a person would."""
 
 
-class RolloutPlace(Target):
-    """A rollout worker."""
-
-    def __init__(self, run: Run, number: int) -> None:
-        super().__init__(run)
-        self.number = number
+class Rollout(Place):
+    """Rollout workers, whatever they do: start, sample, take weights, wait."""
 
     def pid(self) -> int | None:
         return self.run.logged_pid(f"worker-{self.number}.log")
-
-    def doing(self) -> str:
-        worker = self.run.workers().get(self.number, {})
-        starting = worker.get("state") != "ready" or worker.get("pid") != self.pid()
-        return "starting" if starting else "sampling" if worker.get("running") else "between episodes"
 
     def recovered(self, killed: set[int]) -> bool:
         now = self.run.workers().get(self.number, {})
         return now.get("state") == "ready" and now.get("pid") not in {*killed, None}
 
 
-class Rollout:
-    """Rollout workers, whatever they do: start, sample, take weights, wait."""
-
-    steps = 60
-
-    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
-        return {"tools": [tool], "cluster": {}}
-
-    def target(self, run: Run, chance: random.Random) -> Target | None:
-        return RolloutPlace(run, chance.randrange(WORKERS)) if run.workers() else None
-
-
-class _Counting(Target):
+class _Counting(Place):
     """A place whose recovery shows in calls that are answered again."""
 
-    _struck = False
     _begun = 0
     _seen: tuple[int, int] | None = None
 
     def calls(self) -> int:
         raise NotImplementedError
 
-    def doing(self) -> str:
-        return "starting" if self._struck else "serving"
-
-    def kill(self) -> None:
-        super().kill()
-        self._struck = True
+    def ready(self) -> bool:
+        return self.calls() > 0
 
     def recovered(self, killed: set[int]) -> bool:
         """Another process is there, and calls were answered in two more looks of the run at itself: those of the first
@@ -153,87 +140,66 @@ class _Counting(Target):
         return self._begun >= 2
 
 
-class LimiterPlace(_Counting):
-    """The actor with the cluster's limits."""
+class Limiter(_Counting):
+    """The process of the cluster-wide limiter, which every call of the run's tool waits for."""
+
+    steps = 25
+
+    @staticmethod
+    def config(tool: dict[str, Any]) -> dict[str, Any]:
+        policy = {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}
+        return {"tools": [{**tool, "policy": policy}], "cluster": {}}
 
     def pid(self) -> int | None:
-        found = [pid for pid in below(self.run.pid) if command(pid).startswith("ray::LimitActor")]
-        return found[0] if found else None
+        return next((it for it in below(self.run.pid) if command(it).startswith("ray::LimitActor")), None)
 
     def calls(self) -> int:
         return self.run.good_calls()
 
 
-class Limiter:
-    """The process of the cluster-wide limiter, which every call of the run's tool waits for."""
-
-    steps = 25
-
-    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
-        policy = {"concurrency": 2, "limit_scope": "cluster", "limit_lease": 5}
-        return {"tools": [{**tool, "policy": policy}], "cluster": {}}
-
-    def target(self, run: Run, chance: random.Random) -> Target | None:
-        place = LimiterPlace(run)
-        return place if run.good_calls() and place.pid() is not None else None
-
-
-class ServerPlace(_Counting):
-    """An MCP server of one rollout worker, or the guard that stands before it."""
-
-    def __init__(self, run: Run, number: int, mark: str) -> None:
-        super().__init__(run)
-        self.number = number
-        self._mark = mark
-
-    def pid(self) -> int | None:
-        worker = self.run.workers().get(self.number, {}).get("pid")
-        found = [pid for pid in below(worker) if self._is(command(pid))] if worker else []
-        return found[0] if found else None
-
-    def calls(self) -> int:
-        return self.run.good_calls(self.number)
-
-    def doing(self) -> str:
-        return f"{self._mark}, {super().doing()}"
-
-    def _is(self, words: str) -> bool:
-        return "calculator_server" in words and ("guard.py" in words) == (self._mark == "guard")
-
-
-class Mcp:
-    """MCP servers over stdio, which the run's tool comes from, and their guards."""
+class Mcp(_Counting):
+    """MCP servers over stdio, one of each rollout worker, which the run's tool comes from; in three of ten cases the
+    guard that stands before one."""
 
     steps = 30
 
-    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
+    def __init__(self, run: Run, chance: random.Random, cluster: Any) -> None:
+        super().__init__(run, chance, cluster)
+        self._guard = chance.random() < 0.3
+
+    @staticmethod
+    def config(tool: dict[str, Any]) -> dict[str, Any]:
         server = {"command": sys.executable, "args": [str(HERE / "calculator_server.py")]}
         options = {"servers": {"sums": server}, "names": "short", "restart": {"attempts": 20}}
         return {"tools": [{"use": "mcp", "options": options}], "cluster": {}}
 
-    def target(self, run: Run, chance: random.Random) -> Target | None:
-        mark = "guard" if chance.random() < 0.3 else "server"
-        place = ServerPlace(run, chance.randrange(WORKERS), mark)
-        return place if run.good_calls(place.number) and place.pid() is not None else None
+    def pid(self) -> int | None:
+        worker = self.run.workers().get(self.number, {}).get("pid")
+        commands = {it: command(it) for it in below(worker)} if worker else {}
+        found = {it: words for it, words in commands.items() if "calculator_server" in words}
+        return next((it for it, words in found.items() if ("guard.py" in words) == self._guard), None)
+
+    def calls(self) -> int:
+        return self.run.good_calls(self.number)
 
 
-class TrainerPlace(Target):
-    """A trainer worker, one rank of the group."""
+class Trainer(Place):
+    """Trainer workers, whatever they do. One that dies takes the group with it, and its rollout workers."""
 
-    def __init__(self, run: Run, rank: int) -> None:
-        super().__init__(run)
-        self.rank = rank
-        self._struck = 0.0
-        """When, by the machine's clock."""
+    steps = 50
+    _struck = 0.0
+    """When, by the machine's clock."""
+
+    @staticmethod
+    def config(tool: dict[str, Any]) -> dict[str, Any]:
+        cluster = {"trainer_workers": WORKERS, "trainer_cpus": 0, "trainer_restarts": 20}
+        return {"tools": [tool], "cluster": cluster, "trainer": {"save_every": 5}}
+
+    def ready(self) -> bool:
+        return self.run.last_step() > 0
 
     def pid(self) -> int | None:
-        return self.run.logged_pid(f"trainer-{self.rank}.log")
-
-    def doing(self) -> str:
-        status = self.run.status()
-        starts = status.get("pid") != self.run.logged_pid("trainer-0.log")
-        what = "starting" if starts else str(status.get("doing", "")).partition(" the ")[0].partition(",")[0]
-        return f"{'first' if self.rank == 0 else 'other'} rank, {what}"
+        return self.run.logged_pid(f"trainer-{self.number}.log")
 
     def kill(self) -> None:
         super().kill()
@@ -241,87 +207,59 @@ class TrainerPlace(Target):
 
     def recovered(self, killed: set[int]) -> bool:
         """Every rank is another process, and they have trained a step."""
-        pids = [self.run.logged_pid(f"trainer-{rank}.log") for rank in range(TRAINERS)]
+        pids = [self.run.logged_pid(f"trainer-{rank}.log") for rank in range(WORKERS)]
         return not {None, *killed}.intersection(pids) and self.run.last_step() > self._struck
 
 
-class Trainer:
-    """Trainer workers, whatever they do. One that dies takes the group with it, and its rollout workers."""
+class Node(Rollout):
+    """The node on which a rollout worker is: its raylet, and all processes below it. There are three nodes with room
+    for two workers each, so that there is always another."""
 
-    steps = 50
+    _gone: Any = None
 
-    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
-        cluster = {"trainer_workers": TRAINERS, "trainer_cpus": 0, "trainer_restarts": 20}
-        return {"tools": [tool], "cluster": cluster, "trainer": {"save_every": 5}}
-
-    def target(self, run: Run, chance: random.Random) -> Target | None:
-        return TrainerPlace(run, chance.randrange(TRAINERS)) if run.last_step() else None
-
-
-class NodePlace(RolloutPlace):
-    """The node on which a rollout worker is: its raylet, and all processes below it."""
-
-    def __init__(self, run: Run, number: int, cluster: Any) -> None:
-        super().__init__(run, number)
-        self._cluster = cluster
-        self._gone: list[Any] = []
+    @staticmethod
+    def config(tool: dict[str, Any]) -> dict[str, Any]:
+        return {"tools": [tool], "cluster": {"worker_cpus": 1}}
 
     def kill(self) -> None:
         worker = self.pid()
-        for node in list(self._cluster.worker_nodes):
+        for node in list(self.cluster.worker_nodes):
             for process in node.all_processes.get("raylet", []):
-                under = below(process.process.pid)
-                if worker in under:
-                    for pid in (process.process.pid, *under):
-                        kill(pid)
-                    self._gone.append(node)
+                all_of_it = [process.process.pid, *below(process.process.pid)]
+                if worker in all_of_it:
+                    self._gone = node
+                    for pid in all_of_it:
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
 
     def heal(self) -> None:
-        """Another node in the place of each one that was lost."""
-        while self._gone:
-            self._cluster.remove_node(self._gone.pop(), allow_graceful=False)
-            add_node(self._cluster)
+        """Another node in the place of the one that was lost."""
+        if self._gone is not None:
+            self.cluster.remove_node(self._gone, allow_graceful=False)
+            add_node(self.cluster)
 
 
-class Node:
-    """Nodes of a Ray cluster. There are three with room for two workers each, so that there is always another."""
-
-    steps = 60
-
-    def __init__(self) -> None:
-        self.cluster: Any = None
-
-    def config(self, tool: dict[str, Any]) -> dict[str, Any]:
-        return {"tools": [tool], "cluster": {"address": self.cluster.address, "worker_cpus": 1}}
-
-    def target(self, run: Run, chance: random.Random) -> Target | None:
-        return NodePlace(run, chance.randrange(WORKERS), self.cluster) if run.workers() else None
-
-
-# A kind has `steps`, those of a run for each kill, `config(tool)`, what the run's config has in
-# `environments.default.tools`, in `cluster` and in `trainer`, and `target(run, chance)`, a place chosen by chance.
-KINDS: dict[str, type[Any]] = {"rollout": Rollout, "limiter": Limiter, "mcp": Mcp, "node": Node, "trainer": Trainer}
+KINDS: dict[str, type[Place]] = {"rollout": Rollout, "limiter": Limiter, "mcp": Mcp, "node": Node, "trainer": Trainer}
 
 
 @contextmanager
-def kind_of(name: str) -> Iterator[Any]:
-    """The kind of this name, with what it needs."""
+def cluster_for(kind: type[Place]) -> Iterator[Any]:
+    """The Ray cluster of a kind that needs one of its own, or None."""
     os.environ.update(QUIET)
-    kind = KINDS[name]()
-    if not isinstance(kind, Node):
-        yield kind
+    if kind is not Node:
+        yield None
         return
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "include_log_monitor": False, "object_store_memory": STORE}
-    kind.cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for _ in range(3):
-            add_node(kind.cluster)
-        kind.cluster.wait_for_nodes()
-        yield kind
+            add_node(cluster)
+        cluster.wait_for_nodes()
+        yield cluster
     finally:
-        kind.cluster.shutdown()
+        cluster.shutdown()
 
 
 def add_node(cluster: Any) -> None:
@@ -329,41 +267,15 @@ def add_node(cluster: Any) -> None:
     cluster.add_node(num_cpus=WORKERS, include_log_monitor=False, object_store_memory=STORE)
 
 
-def kill(pid: int) -> None:
-    """By SIGKILL; one that is gone already is no matter."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
 def below(pid: int) -> list[int]:
     """All processes that descend from one."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError, IndexError, ValueError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
-    level = [pid]
-    while level:
-        level = [child for it in level for child in children.get(it, [])]
-        found += level
-    return found
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []
 
 
 def command(pid: int) -> str:
-    """A process's command line."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def wait_for_another(target: Target, killed: set[int], alive: Any) -> int | None:
-    """The next process in a place, as soon as there is one."""
-    while alive():
-        pid = target.pid()
-        if pid is not None and pid not in killed:
-            return pid
-        time.sleep(0.05)
-    return None
+    """A process's command line; empty where it has ended."""
+    with suppress(psutil.Error):
+        return " ".join(psutil.Process(pid).cmdline())
+    return ""

@@ -44,36 +44,21 @@ def found() -> dict[str, Any]:
     return report
 
 
-def test_no_attack_succeeds(found: dict[str, Any]) -> None:
-    assert [it for it in found["results"] if it["succeeded"] or it["damage"]] == []
-    assert found["succeeded"] == 0
-
-
-def test_every_attack_is_a_real_one(found: dict[str, Any]) -> None:
-    assert found["not_real"] == []
-    assert all(it["is_real"] is True for it in found["results"])
-
-
-def test_the_next_call_works(found: dict[str, Any]) -> None:
+def test_every_attack_is_a_real_one_and_none_succeeds(found: dict[str, Any]) -> None:
+    assert [it for it in found["results"] if it["succeeded"] or it["damage"] or not it["is_real"]] == []
     assert found["next_call_failed"] == []
 
 
-def test_there_are_enough_of_each_class(found: dict[str, Any]) -> None:
-    assert found["attacks"] == len(found["results"]) >= 60
-    assert len(found["by_class"]) > 10
-    for name, counts in found["by_class"].items():
-        assert counts["attacks"] >= 5, name
-
-
 def test_the_table_of_the_docs_lists_every_attack(found: dict[str, Any]) -> None:
+    """There are enough of each class."""
+    classes: dict[str, list[tuple[str, str]]] = {}
+    for it in found["results"]:
+        classes.setdefault(it["kind"], []).append((it["name"], it["stopped_by"]))
+    assert len(classes) > 10
+    assert min(map(len, classes.values())) >= 5
     page = (ROOT / "docs" / "explanation" / "isolation.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE)
-    assert rows == [(it["name"], it["stopped_by"]) for it in _in_order(found)]
-
-
-def _in_order(found: dict[str, Any]) -> list[dict[str, Any]]:
-    order = list(found["by_class"])
-    return sorted(found["results"], key=lambda it: order.index(it["kind"]))
+    assert sorted(rows) == sorted(row for of_class in classes.values() for row in of_class)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """No call to a helper process gets the answer to another, whatever is written to the pipe of the answers.
 
-Real helpers run `helper_mischief.py` (a tool's process, a reward's, as data sets have them too, an
+Real helpers run `helper_mischief.py` (a tool's process, whose class rewards and data sets use too, an
 interpreter): frames that are forged, doubled, truncated, mixed or missing, and children that reply, too. An
 answer is that of its own call, or the call fails; the helper after it works.
 """
@@ -8,7 +8,6 @@ answer is that of its own call, or the call fails; the helper after it works.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import runpy
@@ -22,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolrl.errors import ConfigError, RewardError
+from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext
 from toolrl.tools.process_tools import ProcessPool
 from toolrl.tools.subprocess_pool import ProcessCrashError
@@ -57,18 +56,6 @@ def misbehave(number: int, how: list[str]) -> str:
     \"\"\"Does.\"\"\"
     act(number, how, {"result": {"text": str(number)}})
     return str(number)
-"""
-MATH = """
-import json
-from worker_mischief import act
-
-def parse(text, parsing_timeout):
-    return [text]
-
-def verify(golds, said, timeout_seconds):
-    number, how = json.loads(said[0])
-    act(number, how, {"verdict": "right" if number % 2 else "wrong"})
-    return number % 2 == 1
 """
 CELL = """
 for one in {how}:
@@ -106,25 +93,6 @@ async def process_tool(folder: Path) -> AsyncIterator[Ask]:
 
 
 @asynccontextmanager
-async def math(folder: Path) -> AsyncIterator[Ask]:
-    verifier = pytest.importorskip("toolrl_plugin_math.verifier")
-    (folder / "math_verify.py").write_text(MATH)
-    worker = verifier.worker()
-
-    async def ask(number: int, how: Sequence[str]) -> int | None:
-        seconds = SECONDS if how else 60.0
-        try:
-            text = json.dumps([number, list(how)])
-            said = await asyncio.to_thread(verifier.judge, worker, ["1"], text, seconds)
-        except RewardError:
-            return None
-        return None if said == "timeout" else number if said == ("right" if number % 2 else "wrong") else -1
-
-    yield ask
-    worker.close()
-
-
-@asynccontextmanager
 async def interpreter(folder: Path) -> AsyncIterator[Ask]:
     tool = pytest.importorskip("toolrl_plugin_python.tool")
     options = tool.PythonOptions(persistent=True, timeout=SECONDS)
@@ -147,7 +115,7 @@ async def interpreter(folder: Path) -> AsyncIterator[Ask]:
 
 
 HELPERS: dict[str, Callable[[Path], AbstractAsyncContextManager[Ask]]] = {
-    helper.__name__: helper for helper in (process_tool, math, interpreter)
+    helper.__name__: helper for helper in (process_tool, interpreter)
 }
 
 

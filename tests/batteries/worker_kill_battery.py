@@ -1,7 +1,7 @@
 """Kills processes of one training run by SIGKILL at random moments, and counts what comes of it.
 
     python tests/batteries/worker_kill_battery.py --kind rollout|trainer|limiter|mcp|node [--kills 10]
-        [--staleness 1] [--seed 0] [--dir runs/worker-kills] [--json OUT.json]
+        [--seed 0] [--dir runs/worker-kills]
 
 The run has two rollout workers on a Ray cluster that is started for it, and a model that calls a tool. A process of the
 kind is killed, chosen by chance, at a moment that is chosen by chance, whatever it does then; in three of ten cases its
@@ -18,16 +18,16 @@ import json
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from kill_victims import KINDS, WORKERS, Run, Target, kind_of, wait_for_another
+from kill_victims import KINDS, WORKERS, Place, Run, cluster_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS, GROUP = 4, 4
@@ -41,7 +41,7 @@ CONFIG: dict[str, Any] = {
     "device": "cpu",
     "environments": {"default": {"rewards": ["exact"], "max_turns": 3}},
     "data": {"train": {"use": "arithmetic", "options": TASKS}},
-    "rollout": {"max_turn_tokens": 32, "max_episode_tokens": 256, "concurrency": 8},
+    "rollout": {"max_turn_tokens": 32, "max_episode_tokens": 256, "concurrency": 8, "max_staleness": 1},
     "algorithm": {"preset": "grpo", "group_size": GROUP, "importance": {}},
     "trainer": {"prompts_per_step": PROMPTS, "learning_rate": 1.0e-6, "save_every": 0},
     "observers": [],
@@ -61,52 +61,45 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=sorted(KINDS), default="rollout")
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--staleness", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, default=Path("runs/worker-kills"))
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    with kind_of(args.kind) as kind:
-        facts = {"kind": args.kind, **battery(kind, args.dir.resolve(), args.kills, args.staleness, args.seed)}
+    kind = KINDS[args.kind]
+    with cluster_for(kind) as cluster:
+        facts = battery(kind, cluster, args.dir.resolve(), args.kills, args.seed)
     print(json.dumps(facts, indent=2))
-    if args.json:
-        args.json.write_text(json.dumps(facts, indent=2) + "\n")
     return 1 if facts["problems"] else 0
 
 
-def battery(kind: Any, folder: Path, kills: int, staleness: int, seed: int) -> dict[str, Any]:
+def battery(kind: type[Place], cluster: Any, folder: Path, kills: int, seed: int) -> dict[str, Any]:
     """Kill so often, then let the run end."""
     steps = kills * kind.steps
-    prepare(kind, folder, steps, staleness)
+    prepare(kind, cluster, folder, steps)
     begin = time.monotonic()
     with (folder / "run.log").open("wb") as log:
         process = _toolrl("train", folder, log)
     try:
-        recoveries, states = _kill(kind, process, folder / "run", kills, random.Random(seed))
+        run, chance = Run(process.pid, folder / "run"), random.Random(seed)
+        recoveries, done = _kill(lambda: kind(run, chance, cluster), lambda: process.poll() is None, kills, chance)
         status = process.wait()
     finally:
         process.kill()
         process.wait()
     problems = [f"the run ended with status {status}"] if status else []
-    if len(states) < kills:
-        problems.append(f"the run was over after {len(states)} kills")
+    if done < kills:
+        problems.append(f"the run was over after {done} kills")
     problems += [f"recovery took {it:.1f} s" for it in recoveries if it > LONGEST_RECOVERY]
-    found = look(folder / "run", staleness, steps, problems)
+    found = look(folder / "run", steps, problems)
     return {
-        "kills": len(states),
-        "while": dict(Counter(states)),
-        "recoveries": len(recoveries),
-        "seconds_to_recover": {
-            "median": round(statistics.median(recoveries), 1) if recoveries else None,
-            "longest": round(max(recoveries, default=0.0), 1),
-        },
+        "kills": done,
+        "seconds_to_recover": sorted(round(it, 1) for it in recoveries),
         "seconds": round(time.monotonic() - begin),
         **found,
         "problems": problems,
     }
 
 
-def prepare(kind: Any, folder: Path, steps: int, staleness: int) -> None:
+def prepare(kind: type[Place], cluster: Any, folder: Path, steps: int) -> None:
     """A model that calls tools, and the run's config."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -122,9 +115,10 @@ def prepare(kind: Any, folder: Path, steps: int, staleness: int) -> None:
     own = kind.config({"use": "calculator"})
     config = {**CONFIG, "model": {"path": str(folder / "warm")}, "run": {"dir": str(folder), "name": "run"}}
     config["environments"] = {"default": {**environment, "tools": own["tools"]}}
-    config["rollout"] = {**CONFIG["rollout"], "max_staleness": staleness}
     config["trainer"] = {**CONFIG["trainer"], **own.get("trainer", {}), "steps": steps}
     config["cluster"] = {**CONFIG["cluster"], **own["cluster"]}
+    if cluster is not None:
+        config["cluster"]["address"] = cluster.address
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
 
@@ -134,66 +128,53 @@ def _toolrl(verb: str, folder: Path, log: Any) -> subprocess.Popen[bytes]:
 
 
 def _kill(
-    kind: Any, process: subprocess.Popen[bytes], folder: Path, kills: int, chance: random.Random
-) -> tuple[list[float], list[str]]:
-    """Seconds from a kill until its place worked again, and what the killed ones were doing."""
+    places: Callable[[], Place], alive: Callable[[], bool], kills: int, chance: random.Random
+) -> tuple[list[float], int]:
+    """Seconds from a kill until its place worked again, and how many kills there were."""
     recoveries: list[float] = []
-    states: list[str] = []
-    run = Run(process.pid, folder)
     gone: set[int] = set()
-
-    def alive() -> bool:
-        return process.poll() is None
-
-    while len(states) < kills and alive():
-        time.sleep(chance.uniform(0.0, 3.0) if run.status() else 0.1)
-        target: Target | None = kind.target(run, chance)
-        pid = target.pid() if target is not None else None
-        if target is None or pid is None or not alive():
+    while len(gone) < kills and alive():
+        time.sleep(chance.uniform(0.0, 3.0))
+        place = places()
+        pid = place.pid() if place.ready() else None
+        if pid is None or not alive():
             continue
-        killed = _strike(target, pid, gone, states)
-        if len(states) < kills and chance.random() < FOLLOWERS:
+        gone.add(pid)
+        killed = time.monotonic()
+        place.kill()
+        if len(gone) < kills and chance.random() < FOLLOWERS:
             # Its follower, too, while it starts.
-            follower = wait_for_another(target, gone, alive)
+            while (pid := place.pid()) in {*gone, None} and alive():
+                time.sleep(0.05)
             time.sleep(chance.uniform(0.0, 3.0))
-            if follower is not None and target.pid() == follower and alive():
-                killed = _strike(target, follower, gone, states)
-        while alive() and time.monotonic() - killed < LONGEST_WAIT:
-            if target.recovered(gone):
-                recoveries.append(time.monotonic() - killed)
-                target.heal()
-                break
+            if pid is not None and place.pid() == pid and alive():
+                gone.add(pid)
+                killed = time.monotonic()
+                place.kill()
+        while alive() and time.monotonic() - killed < LONGEST_WAIT and not place.recovered(gone):
             time.sleep(0.1)
-        else:
-            if alive():
-                recoveries.append(time.monotonic() - killed)
-    return recoveries, states
+        if alive():
+            recoveries.append(time.monotonic() - killed)
+            place.heal()
+    return recoveries, len(gone)
 
 
-def _strike(target: Target, pid: int, gone: set[int], states: list[str]) -> float:
-    """Kill, and note what the victim was doing; when that was."""
-    states.append(target.doing())
-    gone.add(pid)
-    now = time.monotonic()
-    target.kill()
-    return now
-
-
-def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str, Any]:
+def look(run: Path, steps: int, problems: list[str]) -> dict[str, Any]:
     """Note what isn't as it should be; what the run's folder says of what happened."""
     from toolrl.runs.folder import RunFolder
 
     folder = RunFolder.open(run)
     stored = list(folder.episodes(kind="train"))
-    _count(Counter(it.episode.id for it in stored), Counter(it.step for it in stored), steps, problems)
-    _compare_tasks(Counter(it.episode.task.id for it in stored), steps, problems)
+    seen, wanted = Counter(it.episode.id for it in stored), Counter(promised(steps))
+    problems += [f"{name} stands there {seen[name]} times, not {wanted[name]}"
+                 for name in sorted(seen | wanted) if seen[name] != wanted[name]]  # fmt: skip
     failed = [it.episode.failure.message for it in stored if it.episode.failure is not None]
     problems += [f"{count} episodes failed: {text}" for text, count in Counter(failed).items()]
     lines = folder.metrics_lines("train")
-    if len(lines) != steps:
+    if [line.step for line in lines] != [*range(1, steps + 1)]:
         problems.append(f"{len(lines)} lines of metrics for {steps} steps")
     oldest = max((line.metrics.get("staleness/max", 0.0) for line in lines), default=0.0)
-    if oldest > staleness:
+    if oldest > 1:
         problems.append(f"a token was {oldest:g} versions old")
     errors = Counter(record.result.error for it in stored for record in it.episode.calls)
     names = sorted({name for line in lines for name in line.metrics if name.startswith("cluster/restarted")})
@@ -205,19 +186,8 @@ def look(run: Path, staleness: int, steps: int, problems: list[str]) -> dict[str
     }
 
 
-def _count(seen: Counter[str], by_step: Counter[int | None], steps: int, problems: list[str]) -> None:
-    """Every episode that the run promised, each once."""
-    if (total := sum(seen.values())) != steps * PROMPTS * GROUP:
-        problems.append(f"{total} episodes instead of {steps * PROMPTS * GROUP}")
-    problems += [f"{name} stands there {count} times" for name, count in seen.items() if count > 1]
-    groups = Counter(name.rpartition("#")[0] for name in seen)
-    problems += [f"{name} has {count} episodes" for name, count in groups.items() if count != GROUP]
-    wrong = [step for step in range(1, steps + 1) if by_step[step] != PROMPTS * GROUP]
-    problems += [f"step {step} has {by_step[step]} episodes" for step in wrong]
-
-
-def _compare_tasks(found: Counter[str], steps: int, problems: list[str]) -> None:
-    """The tasks are those that the data's order has first."""
+def promised(steps: int) -> Iterator[str]:
+    """Names of all episodes: those of the tasks that the data's order has first."""
     from toolrl.building import build_component
     from toolrl.config.frame import ComponentUse
     from toolrl.loop.data import EndlessOrder
@@ -226,11 +196,9 @@ def _compare_tasks(found: Counter[str], steps: int, problems: list[str]) -> None
 
     use = ComponentUse(use="arithmetic", options=TASKS)
     rows = build_component(load_registry(), "datasets", use, BuildContext("arithmetic", seed=0), "data.train")
-    wanted: Counter[str] = Counter()
-    for task in EndlessOrder(rows, seed=0).take(0, steps * PROMPTS):
-        wanted[task.id] += GROUP
-    problems += [f"task {name}: {found[name]} episodes, not {wanted[name]}"
-                 for name in sorted(wanted | found) if found[name] != wanted[name]]  # fmt: skip
+    for number, task in enumerate(EndlessOrder(rows, seed=0).take(0, steps * PROMPTS)):
+        step, place = divmod(number, PROMPTS)
+        yield from (f"train-{step + 1}/{place}/{task.id}#{index}" for index in range(GROUP))
 
 
 if __name__ == "__main__":

@@ -36,14 +36,18 @@ CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "6 * 7"}
 SYSTEM, RESULT = "You are a careful agent. " * 20, "42 " * 20
 
 
+def answered(resource: Any, final: str, streamed: bool, **asked: Any) -> Any:
+    """What a request gives; `final` is the method of a stream that gives the same."""
+    if not streamed:
+        return resource.create(**asked)
+    with resource.stream(**asked) as events:
+        return getattr(events, final)()
+
+
 def chat(api: Any, messages: list[Any], streamed: bool) -> bool:
     """One turn; whether it was the last."""
     asked = {"model": "agent", "messages": messages, "tools": [{"type": "function", "function": FUNCTION}]}
-    if streamed:
-        with api.chat.completions.stream(**asked) as events:
-            message = events.get_final_completion().choices[0].message
-    else:
-        message = api.chat.completions.create(**asked).choices[0].message
+    message = answered(api.chat.completions, "get_final_completion", streamed, **asked).choices[0].message
     answers = [{"role": "tool", "tool_call_id": it.id, "content": RESULT} for it in message.tool_calls or ()]
     messages += [message.to_dict(), *answers]
     return not answers
@@ -51,11 +55,7 @@ def chat(api: Any, messages: list[Any], streamed: bool) -> bool:
 
 def responses(api: Any, messages: list[Any], streamed: bool) -> bool:
     asked = {"model": "agent", "input": messages, "tools": [{"type": "function", **FUNCTION}], "instructions": SYSTEM}
-    if streamed:
-        with api.responses.stream(**asked) as events:
-            response = events.get_final_response()
-    else:
-        response = api.responses.create(**asked)
+    response = answered(api.responses, "get_final_response", streamed, **asked)
     calls = [it for it in response.output if it.type == "function_call"]
     answers = [{"type": "function_call_output", "call_id": it.call_id, "output": RESULT} for it in calls]
     messages += [*(it.to_dict() for it in response.output), *answers]
@@ -65,11 +65,7 @@ def responses(api: Any, messages: list[Any], streamed: bool) -> bool:
 def messages(api: Any, messages: list[Any], streamed: bool) -> bool:
     tool = {"name": "calculator", "description": FUNCTION["description"], "input_schema": PARAMETERS}
     asked = {"model": "agent", "max_tokens": 500, "system": SYSTEM, "messages": messages, "tools": [tool]}
-    if streamed:
-        with api.messages.stream(**asked) as events:
-            message = events.get_final_message()
-    else:
-        message = api.messages.create(**asked)
+    message = answered(api.messages, "get_final_message", streamed, **asked)
     calls = [it for it in message.content if it.type == "tool_use"]
     answers = [{"type": "tool_result", "tool_use_id": it.id, "content": RESULT} for it in calls]
     messages += [{"role": "assistant", "content": message.content}, {"role": "user", "content": answers}]

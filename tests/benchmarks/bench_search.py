@@ -10,18 +10,16 @@ seconds of the clock; on a machine that does other work, too, the processor's sa
 
 The peer is bm25s (`pip install bm25s`), with numpy only: it gets the same words, the same formula and constants, and
 what it finds is compared. Indexing takes turns in both orders, queries are timed in many rounds that turn their order
-round; a figure is the median. It is left out where it isn't installed.
+round; a figure is the median.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import multiprocessing
 import os
 import resource
-import shutil
 import statistics
 import sys
 import tempfile
@@ -193,27 +191,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passages", type=int, default=1_000_000, help="of the large part; 0 leaves it out")
     parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument(
-        "--beside", type=int, default=50_000, help="passages of the part with the peer; 0 leaves it out"
-    )
+    parser.add_argument("--beside", type=int, default=50_000, help="of the part with the peer; 0 leaves it out")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="where indexes are written (default: a temporary folder)")
     parser.add_argument("--json", metavar="OUT", type=Path, help="also write the figures to a file")
     args = parser.parse_args()
-    folder = args.folder or Path(tempfile.mkdtemp(prefix="bench-search-"))
     figures: dict[str, dict[str, float]] = {}
-    try:
-        if args.beside and importlib.util.find_spec("bm25s") is not None:
+    with tempfile.TemporaryDirectory(prefix="bench-search-") as name:
+        folder = Path(name)
+        if args.beside:
             figures["beside bm25s"] = beside_peer(args.beside, args.queries, args.rounds, folder / "small")
             show("beside bm25s", figures["beside bm25s"])
-        elif args.beside:
-            print("bm25s isn't installed (pip install bm25s): nothing to compare with")
         if args.passages:
             figures["large"] = million(args.passages, args.queries, folder / "large")
             show("BM25", figures["large"])
-    finally:
-        if args.folder is None:
-            shutil.rmtree(folder, ignore_errors=True)
     if args.json:
         args.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     over = [f"{name} {figures['large'][name]:.2f} above {most:g}" for name, most in LIMITS.items()

@@ -1,6 +1,6 @@
 """Steps to 90 % held-out accuracy on the quickstart: distillation, distillation mixed with the reward, and GRPO.
 
-    python tests/benchmarks/distillation_curve.py [--seed 0] [--dir runs/algorithm-table] [--picture FILE] [--print]
+    python tests/benchmarks/distillation_curve.py [--seed 0] [--dir runs/algorithm-table] [--picture FILE]
 
 The teacher is what the quickstart's grpo.yaml trained. The student is what that began with, or one that seldom calls:
 warmup-2.yaml with calls in 2 of 100 demonstrations in place of 30. Runs that are compared take the same tasks, 16
@@ -46,15 +46,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dir", type=Path, default=Path("runs/algorithm-table"))
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the curves into this PNG")
-    parser.add_argument("--print", action="store_true", help="make no run")
     args = parser.parse_args()
-    if not args.print:
-        cold_start(args.dir, args.seed)
-        train(args.dir, TEACHER, args.seed)
-        ended(args.dir, SELDOM, "warmup-2", "warmup-1", args.seed, "sft", ["sft.data.options.call_share=0.02"])
-        for name in CURVES:
-            start = SELDOM if "seldom" in name else "warmup-2"
-            ended(args.dir, run_name(name), "grpo", start, args.seed, "train", settings(args.dir, name))
+    cold_start(args.dir, args.seed)
+    train(args.dir, TEACHER, args.seed)
+    ended(args.dir, SELDOM, "warmup-2", "warmup-1", args.seed, "sft", ["sft.data.options.call_share=0.02"])
+    for name in CURVES:
+        start = SELDOM if "seldom" in name else "warmup-2"
+        ended(args.dir, run_name(name), "grpo", start, args.seed, "train", settings(args.dir, name))
     found = {name: curve(args.dir / run_name(name)) for name in CURVES}
     print("| | " + " | ".join(f"{step}" for step in SHOWN) + f" | first at {GOAL:.0%} |")
     print("|---" * (len(SHOWN) + 2) + "|")

@@ -9,7 +9,6 @@ same ranks take for a model of a few kilobytes; and a rank's shard, and twice th
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -72,18 +71,9 @@ def rank(folder: Path) -> None:
 
 def measure(size: int, folder: Path) -> list[int]:
     """The greatest peak of a rank at each stage, in MiB."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    same = {**os.environ, **MALLOC, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    command = [sys.executable, __file__, str(folder)]
-    processes = [
-        subprocess.Popen(command, env={**same, "WORLD_SIZE": str(size), "RANK": str(number), "LOCAL_RANK": str(number)})
-        for number in range(size)
-    ]
-    statuses = [process.wait() for process in processes]
-    if any(statuses):
-        raise SystemExit("a rank failed")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    environment = {**os.environ, **MALLOC, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *torchrun, __file__, str(folder)], check=True, env=environment)
     peaks = [(folder / f"peaks-{number}").read_text().split() for number in range(size)]
     return [max(map(int, stage)) // 1024 for stage in zip(*peaks, strict=True)]
 

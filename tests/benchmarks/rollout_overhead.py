@@ -1,7 +1,6 @@
 """What a turn of an episode costs besides sampling and tools: the whole runner with a scripted engine.
 
-    python tests/benchmarks/rollout_overhead.py                 # prints microseconds a turn
-    python tests/benchmarks/rollout_overhead.py --json OUT.json # writes them too
+    python tests/benchmarks/rollout_overhead.py [--json OUT.json]   # prints microseconds a turn
 
 1,024 episodes run at once, in groups of 8, of five turns each: words and a call in four, an answer in the last. The
 engine answers with tokens from a script at once, so nothing is sampled; all else is what a run has: the chat format
@@ -11,7 +10,7 @@ function as tools, `threads` a coroutine and a function that runs in a thread; `
 written to a run folder. `one each` has groups of one, so that each episode brings a prompt of its own.
 
 A round runs all of them, every other one in the opposite order; a figure is the median of the rounds, a ratio the
-median of the rounds' ratios to `inline`. `cpu` is processor time of all threads. The exit status is 1 where `inline`
+median of the rounds' ratios to `inline`. Time is processor time of all threads. The exit status is 1 where `inline`
 takes more than a millisecond.
 """
 
@@ -59,24 +58,15 @@ SYSTEM = "You solve arithmetic word problems. Call a tool for every product and 
 _WORDS = re.findall(r"\w+", "the number of boxes on each shelf is what we need so let us compute it and then go on")
 
 
-@dataclass(frozen=True)
-class Turn:
-    """What the model says in a turn."""
-
-    text: str
-    result: str = ""
-    """Of the call in it; empty for none."""
-
-
-def make_turn(variant: int, turn: int) -> Turn:
-    """Words and a call, or in the last turn an answer."""
+def make_turn(variant: int, turn: int) -> tuple[str, str]:
+    """What the model says: words and a call, or in the last turn an answer; and the call's result."""
     chance = random.Random(f"say {variant} {turn}")
     words = " ".join(chance.choices(_WORDS, k=WORDS))
     if turn == TURNS - 1:
-        return Turn(f"{words}. The answer is {chance.randrange(1000)}.")
+        return f"{words}. The answer is {chance.randrange(1000)}.", ""
     a, b = chance.randrange(100, 1000), chance.randrange(100, 1000)
     call = json.dumps({"name": "multiply" if turn % 2 else "add", "arguments": {"a": a, "b": b}})
-    return Turn(f"{words}.\n<tool_call>\n{call}\n</tool_call>", str(a * b if turn % 2 else a + b))
+    return f"{words}.\n<tool_call>\n{call}\n</tool_call>", str(a * b if turn % 2 else a + b)
 
 
 SCRIPT = [[make_turn(variant, turn) for turn in range(TURNS)] for variant in range(VARIANTS)]
@@ -87,16 +77,13 @@ class ScriptEngine:
     that of its task."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._generations = [[self._generation(tokenizer, turn.text) for turn in turns] for turns in SCRIPT]
+        self._generations = [[self._generation(tokenizer, text) for text, _ in turns] for turns in SCRIPT]
         self._said: Counter[str] = Counter()
         self.calls = 0
 
     def _generation(self, tokenizer: Any, text: str) -> Generation:
         ids = (*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id)
         return Generation(ids, (-0.5,) * len(ids), "stop", stopped_by=ids[-1], versions=(0,) * len(ids))
-
-    async def start(self) -> None:
-        """Nothing to start."""
 
     async def generate(
         self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
@@ -109,12 +96,6 @@ class ScriptEngine:
 
     async def close(self, session: str) -> None:
         self._said.pop(session, None)
-
-    async def update_weights(self, weights: Any, version: int) -> None:
-        """It has none."""
-
-    async def stop(self) -> None:
-        """Nothing to stop."""
 
 
 @tool
@@ -217,34 +198,30 @@ def check(groups: Sequence[Group]) -> None:
         assert episode.failure is None, episode.failure
         script = SCRIPT[int(episode.task.id) % VARIANTS]
         assert len(episode.turns) == TURNS
-        assert [record.result.text for record in episode.calls] == [turn.result for turn in script[:-1]]
+        assert [record.result.text for record in episode.calls] == [result for _, result in script[:-1]]
 
 
-def measure(sides: Sequence[Side], rounds: int) -> dict[str, dict[str, list[float]]]:
+def measure(sides: Sequence[Side], rounds: int) -> dict[str, list[float]]:
     """Microseconds a turn of each side in each round, after one round that isn't counted."""
-    seen: dict[str, dict[str, list[float]]] = {side.name: {"cpu": [], "wall": []} for side in sides}
+    seen: dict[str, list[float]] = {side.name: [] for side in sides}
     order = list(sides)
     for number in range(rounds + 1):
         for side in order:
             gc.collect()
-            wall, cpu = time.perf_counter(), time.process_time()
+            begin = time.process_time()
             turns = asyncio.run(side.run())
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             if number:
-                seen[side.name]["cpu"].append(cpu / turns * 1e6)
-                seen[side.name]["wall"].append(wall / turns * 1e6)
+                seen[side.name].append((time.process_time() - begin) / turns * 1e6)
         order.reverse()
     return seen
 
 
-def summary(seen: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+def summary(seen: dict[str, list[float]]) -> dict[str, dict[str, float]]:
     """Medians, and the ratio to `inline`."""
-    ours = seen["inline"]["cpu"]
     return {
         name: {
-            "cpu_us": statistics.median(times["cpu"]),
-            "wall_us": statistics.median(times["wall"]),
-            "ratio": statistics.median(theirs / mine for theirs, mine in zip(times["cpu"], ours, strict=True)),
+            "cpu_us": statistics.median(times),
+            "ratio": statistics.median(one / inline for one, inline in zip(times, seen["inline"], strict=True)),
         }
         for name, times in seen.items()
     }
@@ -267,9 +244,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         make_side("one each", tokenizer, count, group=1),
     ]
     result: dict[str, Any] = {"episodes": count, "turns": TURNS, "sides": summary(measure(sides, rounds))}
-    print(f"{count} episodes at once, {TURNS} turns each\n{'':12}{'cpu, µs a turn':>16}{'wall':>10}{'ratio':>8}")
+    print(f"{count} episodes at once, {TURNS} turns each\n{'':12}{'cpu, µs a turn':>16}{'ratio':>8}")
     for name, figures in result["sides"].items():
-        print(f"{name:12}{figures['cpu_us']:16.0f}{figures['wall_us']:10.0f}{figures['ratio']:8.2f}")
+        print(f"{name:12}{figures['cpu_us']:16.0f}{figures['ratio']:8.2f}")
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return int(result["sides"]["inline"]["cpu_us"] > TARGET)

@@ -69,12 +69,9 @@ class Page:
 @cache
 def pages() -> tuple[Page, ...]:
     """Every page of the repository."""
-    paths = {path for pattern in _WHERE for path in ROOT.glob(pattern) if not _is_hidden(path)}
-    return tuple(read_page(path) for path in sorted(paths))
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    paths = {path for pattern in _WHERE for path in ROOT.glob(pattern)}
+    hidden = {path for path in paths if any(part.startswith(".") for part in path.relative_to(ROOT).parts)}
+    return tuple(read_page(path) for path in sorted(paths - hidden))
 
 
 def read_page(path: Path) -> Page:

@@ -7,14 +7,12 @@ have to exist too.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from collections.abc import Iterator
 
 import pytest
-from doc_pages import ROOT, Block, Page, blocks, pages
-from pagemaker import source
+from doc_pages import ROOT, Block, blocks
 from pagemaker.cli_page import command_parser
 
 from toolrl.cli.common import PLUGIN_COMMANDS
@@ -107,24 +105,3 @@ def _check_toolrl(words: list[str]) -> None:
 def test_commands_can_be_typed(block: Block) -> None:
     for words in commands(block):
         check(words)
-
-
-@pytest.mark.parametrize("page", pages(), ids=str)
-def test_commands_in_running_text_exist(page: Page) -> None:
-    for text in page.inline():
-        match = re.match(r"(?:python -m )?toolrl ([a-z][\w-]*)(.*)", text)
-        if match is None:
-            continue
-        verbs = {it.plugin.name for it in source.registry().components("commands")}
-        assert match[1] in WITH_ARGUMENTS | verbs, f"`{text}`: toolrl has no such command"
-        if match[1] in WITH_ARGUMENTS:
-            missing = set(re.findall(r"--[a-z-]+", match[2])) - _options(command_parser(match[1]))
-            assert not missing, f"`{text}`: no such option"
-
-
-def _options(parser: argparse.ArgumentParser) -> set[str]:
-    found = {name for action in parser._actions for name in action.option_strings}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found |= {name for inner in action.choices.values() for name in _options(inner)}
-    return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import sys
 import tomllib
 from collections import UserDict
@@ -21,11 +20,11 @@ from typing import Any
 
 import pytest
 import yaml
-from doc_pages import ROOT, Block, Page, blocks, pages, shown_plugins
+from doc_pages import ROOT, Block, blocks, shown_plugins
 from pagemaker import source
 
 from toolrl.config.load import check_config
-from toolrl.config.model import Config, EnvironmentConfig, ToolUse
+from toolrl.config.model import Config, EnvironmentConfig
 from toolrl.plugins.registry import Registry
 
 EXAMPLES = sorted((ROOT / "docs" / "examples").rglob("*.yaml"))
@@ -97,19 +96,6 @@ def test_examples_have_no_mistake(path: Path) -> None:
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     registry = Registry.from_modules(known_plugins())
     check_config(tree, source=str(path), registry=registry, environ=AnyVariable())
-
-
-INLINE = [
-    (page, text)
-    for page in pages()
-    for text in re.findall(r"`(\{use: [^`\n]*\})`", page.path.read_text(encoding="utf-8"))
-]
-
-
-@pytest.mark.parametrize(("page", "text"), INLINE, ids=str)
-def test_uses_inside_a_sentence_are_in_the_form_of_one(page: Page, text: str) -> None:
-    tree = yaml.safe_load(text.replace("{…}", "{}").replace(" …", ""))
-    ToolUse.model_validate(tree)
 
 
 @pytest.mark.parametrize("block", blocks("json", "toml"), ids=str)

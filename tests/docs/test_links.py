@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from doc_pages import ROOT, Page, pages, read_page
 
@@ -28,10 +26,3 @@ def test_every_page_has_its_place_in_the_contents() -> None:
     contents = ROOT / "docs" / "README.md"
     listed = {(contents.parent / link).resolve() for link in read_page(contents).links()}
     assert [str(page) for page in pages() if page.path.parents[1] == ROOT / "docs" and page.path not in listed] == []
-
-
-@pytest.mark.parametrize("page", pages(), ids=str)
-def test_what_belongs_to_a_list_item_is_indented_by_four(page: Page) -> None:
-    """A forge takes two or three spaces, too; the site's Markdown doesn't."""
-    text = re.sub(r"^```.*?^```$", "", page.path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    assert re.findall(r"\n\n {1,3}(?:```|[^\s-])[^\n]*", text) == []

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import ast
-import asyncio
-import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from doc_pages import ROOT, Block, ShownPlugin, blocks, shown_plugins
-
-from toolrl.component import Component
-from toolrl.plugins.registry import Registry
-from toolrl.protocols import BuildContext
-from toolrl.tools import as_toolset
-from toolrl.types import ToolCall
-from toolrl_testing import make_episode_context, make_task
+from doc_pages import Block, ShownPlugin, blocks, shown_plugins
 
 
 @pytest.mark.parametrize("block", blocks("python", "py"), ids=str)
@@ -44,46 +34,6 @@ def test_plugins_that_are_shown_work(plugin: ShownPlugin, tmp_path: Path) -> Non
         assert listed[name]["components"]
         checked = toolrl(tmp_path, "doctor", name)
         assert checked.returncode == 0, checked.stdout
-
-
-@pytest.mark.parametrize("plugin", shown_plugins(), ids=str)
-def test_tools_that_are_shown_open(plugin: ShownPlugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin.install(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
-    try:
-        modules = {name: importlib.import_module(module) for name, module in plugin.entry_points.items()}
-        for found in Registry.from_modules(modules).components("tools"):
-            asyncio.run(_open(found.component))
-    finally:
-        for name in set(sys.modules) - before:
-            if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-                del sys.modules[name]
-
-
-async def _open(component: Component[Any]) -> None:
-    model = component.load_options()
-    options = model() if model is not None else None
-    toolset = as_toolset(component.load(), options, BuildContext(component.name))
-    task = make_task(answer="4")
-    async with toolset.open(task, make_episode_context(task)) as session:
-        assert session.specs()
-
-
-async def test_the_readme_has_a_plugin_of_ten_lines_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (plugin,) = (it for it in shown_plugins() if it.page.path == ROOT / "README.md")
-    plugin.install(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    module = importlib.import_module("dice")
-    monkeypatch.delitem(sys.modules, "dice")
-    (component,) = module.toolrl_tools()
-    toolset = as_toolset(module.roll, None, BuildContext(component.name))
-    async with toolset.open(make_task(), make_episode_context()) as session:
-        assert [spec.name for spec in session.specs()] == ["roll"]
-        assert (await session.call(ToolCall("roll", {"sides": 6}))).text in set("123456")
-    shown = toolrl(tmp_path, "list-plugins").stdout
-    line = next(block for block in plugin.page.blocks if "toolrl list-plugins" in block.text).text.splitlines()[-1]
-    assert line.split() in [row.split() for row in shown.splitlines()]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ def test_the_example_evaluates(tmp_path: Path) -> None:
 
 
 def test_it_is_ablated(tmp_path: Path) -> None:
-    """The table has a row for each condition; the run folder has its figures and its episodes."""
     done = evaluate(tmp_path, "--ablate")
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -61,9 +60,3 @@ def test_it_is_ablated(tmp_path: Path) -> None:
     assert folder.metrics_lines("eval")[0].metrics["ablation/shuffled/accuracy"] == 0.0
     ids = Counter(stored.episode.id.partition("/")[0] for stored in folder.episodes())
     assert ids == {"eval-0": 8, "none": 8, "shuffled": 8, "failing": 8}
-
-
-def test_no_ablation_without_tools(tmp_path: Path) -> None:
-    refused = evaluate(tmp_path, "--ablate", "--overwrite", "--set", "environments.default.tools=[]")
-    assert refused.returncode == 1
-    assert "environments.default names no tools" in refused.stderr

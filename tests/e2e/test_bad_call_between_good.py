@@ -18,7 +18,7 @@ from toolrl.plugins.registry import load_registry
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import CallError, Episode, ToolCall
+from toolrl.types import CallError, Episode
 from toolrl_testing.fakes import FakeChatFormat, ScriptedEngine, make_build_context, make_task
 
 
@@ -71,12 +71,9 @@ def test_both_good_calls_run_and_all_three_are_answered_in_order(name: str) -> N
     episode, engine = play(f"First {call('2 + 3')}\n{bad}\n{call('4 * 5')}", "Done.")
     assert (episode.failure, episode.stop_reason) == (None, "no_call")
 
-    first, wrong, last = episode.turns[0].items
-    assert isinstance(first, ToolCall)
+    wrong = episode.turns[0].items[1]
     assert isinstance(wrong, CallError)
-    assert isinstance(last, ToolCall)
     assert wrong.kind == kind
-    assert [record.call for record in episode.calls] == [first, wrong, last]
     assert [record.result.error for record in episode.calls] == [None, "malformed", None]
 
     assert [message.role for message in episode.messages] == ["user", "assistant", "tool", "tool", "tool", "assistant"]
@@ -84,23 +81,9 @@ def test_both_good_calls_run_and_all_three_are_answered_in_order(name: str) -> N
     assert [message.tool_call_id for message in answers] == ["call_1", "call_2", "call_3"]
     assert (answers[0].content, answers[2].content) == ("5", "20")
     assert form in answers[1].content, "the error shows how the call is written"
-    assert form in wrong.message
 
     # What the model reads before its next turn, in this order.
     told = FakeChatFormat().decode(engine.generated[1].prompt).text
     at = [told.index(f"<|tool|>{message.content}<|end|>") for message in answers]
     assert at == sorted(at)
     assert at[0] > told.index(bad)
-
-
-def test_arguments_that_do_not_fit_are_answered_between_good_calls_too() -> None:
-    wrong = call("1").replace('"expression"', '"formula"')
-    unknown = call("1").replace("calculator", "calculater")
-    episode, _ = play(f"{call('2 + 3')}{wrong}{unknown}{call('1 / 0')}{call('4 * 5')}", "Done.")
-    assert [record.result.error for record in episode.calls] == [
-        None, "bad_arguments", "unknown_tool", "tool_error", None,
-    ]  # fmt: skip
-    texts = [message.content for message in episode.messages if message.role == "tool"]
-    assert (texts[0], texts[4]) == ("5", "20")
-    assert "expression" in texts[1]
-    assert "calculator" in texts[2]

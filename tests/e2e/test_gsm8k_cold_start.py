@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +39,6 @@ def test_each_calculation_is_a_call(script: dict[str, Any], tmp_path: Path) -> N
     assert [call["arguments"]["expression"] for call in calls] == ["48/2", "12*24", "288-3"]
     assert [message["content"] for message in shown["messages"] if message["role"] == "tool"] == ["24", "288", "285"]
     assert shown["messages"][-1]["content"] == "285 are left.\n#### 285"
-    assert shown["environment"] == "calculator"
-    assert plain["environment"] == "no_tools"
     assert plain["answer"] == "285"
     said = "".join(message["content"] for message in shown["messages"] if message["role"] == "assistant")
     assert said == plain["messages"][-1]["content"], "with calls or without, the words are the same"
@@ -50,41 +46,10 @@ def test_each_calculation_is_a_call(script: dict[str, Any], tmp_path: Path) -> N
     assert rows(script, tmp_path, "inline", PEN) == [{**shown, "environment": "inline"}]
 
 
-def test_a_program_computes_the_answer(script: dict[str, Any], tmp_path: Path) -> None:
-    (shown,) = rows(script, tmp_path, "python", PEN)
-    code = shown["messages"][1]["tool_calls"][0]["function"]["arguments"]["code"]
-    assert code.splitlines() == [
-        "# A box has ... pens",
-        "step_1 = 48/2",
-        "# That makes ... pens",
-        "step_2 = 12*step_1",
-        "# So ... are left",
-        "step_3 = step_2-3",
-        "print(step_3)",
-    ]
-    printed = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown["messages"][2] == {"role": "tool", "content": printed.strip(), "name": "python"}
-    assert shown["messages"][-1]["content"] == "#### 285"
+WRONG = ("<<2*3=7>>7.\n#### 7", "<<10/3=3.33>>3.33.\n#### 3", "<<1/0=0>>0.\n#### 0", "<<2*3=6>>6.\n#### six")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "It is <<2*3=7>>7.\n#### 7",
-        "It is <<10/3=3.33>>3.33.\n#### 3",
-        "It is <<1/0=0>>0.\n#### 0",
-        "It is <<2*3=6>>6.\n#### six",
-    ],
-)
+@pytest.mark.parametrize("answer", WRONG)
 @pytest.mark.parametrize("tool", ["calculator", "python", "no_tools"])
 def test_what_no_tool_would_answer_is_left_out(script: dict[str, Any], tmp_path: Path, tool: str, answer: str) -> None:
     assert rows(script, tmp_path, tool, {"question": "?", "answer": answer}) == []
-
-
-def test_the_file_is_written(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text((json.dumps(PEN) + "\n") * 3)
-    dest = tmp_path / "new" / "demos.jsonl"
-    command = [sys.executable, str(SCRIPT), str(tmp_path), str(dest), "--limit", "2", "--tool", "no_tools"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{dest}: 2 demonstrations\n"
-    assert [json.loads(line)["environment"] for line in dest.read_text().splitlines()] == ["no_tools"] * 2

@@ -72,42 +72,13 @@ def test_a_pushed_model_has_a_card_and_loads_again(
     value, error = (float(part) for part in measured["accuracy"].split(" ± "))
     assert (value, error) == pytest.approx((last["accuracy"], last["accuracy/stderr"]), abs=5e-4)
     assert {"accuracy", "mean_reward"} <= set(measured)
-    for part in (
-        "`calculator`",
-        "`exact`",
-        "| Steps | 3 of 3 |",
-        "| accuracy |",
-        'from_pretrained("ada/calc"',
-        "preset: dapo",
-    ):
+    for part in ("`calculator`", "| Steps | 3 of 3 |", 'from_pretrained("ada/calc"', "preset: dapo"):
         assert part in card.text, part
 
     hub.repos["models", "ada/calc"].commit({**hub.files("ada/calc"), "model-00002.safetensors": b"old"})
-    taken = export()
-    assert taken.returncode == 1
-    assert "the Hub has a model of this name already" in taken.stderr
-    again = export("--overwrite")
-    assert again.returncode == 0, again.stderr
+    assert "the Hub has a model of this name already" in export().stderr
+    assert export("--overwrite").returncode == 0
     assert "model-00002.safetensors" not in hub.files("ada/calc")
-    assert again.stdout.endswith(f"{hub.url}/ada/calc (private)\n")
-
-
-def test_an_adapter_is_pushed_alone(
-    hub: FakeHub, own_place: Any, variables: dict[str, str], run_script: Callable[..., str], monkeypatch: Any
-) -> None:
-    pytest.importorskip("peft")
-    hub.add("ada/base", files_of(own_place.folder / "model"))
-    config = own_place.config({"model": {"path": "ada/base", "lora": {"rank": 4}}, "trainer": {"steps": 1}})
-    done = own_place.toolrl("train", config, env=variables)
-    assert done.returncode == 0, done.stderr
-    done = own_place.toolrl("export", "runs/grpo", "--adapter", "--push", "ada/adapter", env=variables)
-    assert done.returncode == 0, done.stderr
-    assert set(hub.files("ada/adapter")) > {"adapter_model.safetensors", "README.md", "tokenizer.json"}
-    assert b"base_model: ada/base\n" in hub.files("ada/adapter")["README.md"]
-    script = "import peft; print(peft.AutoPeftModelForCausalLM.from_pretrained('ada/adapter').active_adapter)"
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert run_script(own_place.folder, "-c", script) == "default\n"
 
 
 def test_models_and_data_by_name_and_without_a_network_from_the_cache(
@@ -123,19 +94,11 @@ def test_models_and_data_by_name_and_without_a_network_from_the_cache(
     done = own_place.toolrl("eval", config, "--json", env=variables)
     assert done.returncode == 0, done.stderr
     assert len(list(own_place.run("online").episodes())) == 4
-    streamed = ("data.eval.options.streaming=true", "data.eval.options.limit=3", "data.eval.options.split=train")
-    changes = [word for setting in (*streamed, "run.name=streamed") for word in ("--set", setting)]
-    done = own_place.toolrl("eval", config, *changes, env=variables)
-    assert done.returncode == 0, done.stderr
-    assert len(list(own_place.run("streamed").episodes())) == 3
 
     gone = {**variables, "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = own_place.toolrl("eval", config, "--set", "run.name=cached", env=gone)
     assert done.returncode == 0, done.stderr
     assert "the Hub can't be reached" in done.stderr
+    done = own_place.toolrl("eval", config, "--set", "model.path=ada/none", "--set", "run.name=none", env=gone)
+    assert "'ada/none' is no folder here and isn't in the Hub's cache" in done.stderr
     assert "Retrying" not in done.stderr
-    unknown = ("--set", "model.path=ada/none", "--set", "data.eval.options.path=ada/none")
-    for command in ("eval", "plan"):
-        done = own_place.toolrl(command, config, *unknown, "--set", "run.name=none", env=gone)
-        assert "'ada/none' is no folder here and isn't in the Hub's cache" in done.stderr
-        assert "Retrying" not in done.stderr

@@ -7,8 +7,6 @@ own; they are resumed in this one.
 
 from __future__ import annotations
 
-import json
-import shutil
 import signal
 import subprocess
 import time
@@ -229,7 +227,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(braked: Braked, here: Any
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_at_once(braked: Braked, here: Any, steps_of: Any) -> None:
+def test_a_second_signal_ends_at_once(braked: Braked) -> None:
     process = braked.standing("update-2")
     process.send_signal(signal.SIGINT)
     wait_until(lambda: "SIGINT: saving" in braked.stderr.read_text())
@@ -237,9 +235,6 @@ def test_a_second_signal_ends_at_once(braked: Braked, here: Any, steps_of: Any) 
     assert process.wait(timeout=300) == 130
     assert braked.folder.summary()["status"] == "interrupted"
     assert braked.checkpoints() == []
-    done = here("train", braked.config, "--resume", place=braked.place, site=braked.site)
-    assert done.returncode == 0, done.stderr
-    assert list(steps_of(braked.folder, "train")) == [1, 2, 3]
 
 
 # Resuming alone; no signal is needed for it.
@@ -277,13 +272,10 @@ def test_a_deterministic_run_is_the_same_bit_for_bit(own_place: Any, here: Any) 
         },
     }
     config = own_place.config(settings)
-    for name, arguments in (
-        ("whole", [["--set", "trainer.steps=4"]]),
-        ("parts", [["--set", f"trainer.steps={steps}", *more] for steps, more in ((1, []), (4, ["--resume"]))]),
-    ):
-        for more in arguments:
-            done = here("train", config, "--set", f"run.name={name}", *more, place=own_place)
-            assert done.returncode == 0, done.stderr
+    for name, steps, *more in (("whole", 4), ("parts", 1), ("parts", 4, "--resume")):
+        sets = ("--set", f"run.name={name}", "--set", f"trainer.steps={steps}")
+        done = here("train", config, *sets, *more, place=own_place)
+        assert done.returncode == 0, done.stderr
     whole, parts = own_place.run("whole"), own_place.run("parts")
     assert exact_metrics(whole) == exact_metrics(parts)
     assert parts.metrics_lines("train")[2].metrics["kl"] > 1e-3, "the resumed run starts away from its reference"
@@ -310,25 +302,20 @@ def test_an_overlapping_run_goes_on_with_what_was_in_flight(own_place: Any, here
         "trainer": {**RESUMED["trainer"], "steps": 8, "prompts_per_step": 2, "updates_per_step": 1},
     }
     config = own_place.config(settings)
-    for steps, more in (("3", []), ("5", ["--resume"]), ("8", ["--resume"])):
-        done = here(
-            "train", config, "--set", "run.name=ahead", "--set", f"trainer.steps={steps}", *more, place=own_place
-        )
+    for steps, more in ((3, []), (5, ["--resume"]), (8, ["--resume"])):
+        sets = ("--set", "run.name=ahead", "--set", f"trainer.steps={steps}")
+        done = here("train", config, *sets, *more, place=own_place)
         assert done.returncode == 0, done.stderr
     run = own_place.run("ahead")
-    groups = [(item.step, item.episode.group) for item in run.episodes(kind="train")]
-    assert len(groups) == 8 * 2 * 2
-    assert {group.split("/")[0] + "/" + group.split("/")[1] for _, group in groups} == {
-        f"train-{step}/{number}" for step in range(1, 9) for number in range(2)
-    }
+    groups = ["/".join(item.episode.group.split("/")[:2]) for item in run.episodes(kind="train")]
+    assert sorted(groups) == sorted(2 * [f"train-{step}/{number}" for step in range(1, 9) for number in range(2)])
     lines = run.metrics_lines("train")
     assert [line.step for line in lines] == list(range(1, 9))
     assert all(line.metrics["staleness/max"] <= 2 for line in lines)
     assert any(line.metrics["staleness/max"] > 0 for line in lines), "rollout and training did overlap"
     # A step of flat groups alone trains nothing, and has no ratio to report.
-    trained = [line for line in lines if "loss" in line.metrics]
-    assert trained
-    assert all(line.metrics["importance/mean"] > 0 for line in trained)
+    ratios = [line.metrics["importance/mean"] for line in lines if "loss" in line.metrics]
+    assert min(ratios) > 0
     for item in run.episodes(kind="train"):
         assert all(0 <= item.step - 1 - version <= 2 for version in item.episode.weight_versions if version >= 0)
 
@@ -351,8 +338,6 @@ def test_a_run_goes_on_and_is_evaluated_by_its_own_config(
     (own_place.folder / config).unlink()
     for name in ("MODEL_OF_RUN", "ROWS"):
         monkeypatch.delenv(name)
-    refused = here("train", "runs/own", place=own_place)
-    assert "there is a run here already" in refused.stderr
     done = here("train", "runs/own", "--resume", "--set", "trainer.steps=2", place=own_place)
     assert (done.returncode, caplog.messages) == (0, []), done.stderr
     folder = own_place.run("own")
@@ -364,114 +349,21 @@ def test_a_run_goes_on_and_is_evaluated_by_its_own_config(
     done = here("train", "moved/", "--resume", "--set", "trainer.steps=3", "--json", place=own_place)
     assert done.returncode == 0, done.stderr
     assert (done.json()["run"], done.json()["steps"]) == (str(own_place.folder / "moved"), 3)
-    assert "no run here" in here("train", "runs", "--resume", place=own_place).stderr
-
-
-def test_a_finished_run_can_be_made_longer(
-    own_place: Any, here: Any, steps_of: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = own_place.config({**SETTINGS, "environments": {"default": {"tools": ["calculator"]}}})
-    arguments = ("train", config, "--set", "evaluation.every=0")
-    assert here(*arguments, "--set", "trainer.steps=1", place=own_place).returncode == 0
-    folder = own_place.run("stopped")
-    before = (folder.directory / "metrics.jsonl").read_text()
-    done = here(*arguments, "--set", "trainer.steps=2", "--resume", place=own_place)
-    assert (done.returncode, caplog.messages) == (0, []), done.stderr
-    assert list(steps_of(folder, "train")) == [1, 2]
-    assert list(steps_of(folder, "eval")) == [0, 1, 2]
-    assert (folder.directory / "metrics.jsonl").read_text().startswith(before)
-    assert (folder.directory / "config.before-1.yaml").exists()
-    # There is nothing left to do now, and that is fine.
-    done = here(*arguments, "--set", "trainer.steps=2", "--resume", place=own_place)
+    # No step is left now, and that is fine; another learning rate is remarked on.
+    done = here("train", "moved", "--resume", "--set", "trainer.learning_rate=3.0e-3", place=own_place)
     assert done.returncode == 0, done.stderr
-    assert caplog.messages == [
-        "the run stands at step 2, and trainer.steps is 2: no step is left; `--set trainer.steps=N` makes it longer"
-    ]
-    assert list(steps_of(folder, "eval")) == [0, 1, 2]
-    # Another batch size would take up the data at another place; another learning rate is only remarked on.
-    done = here(*arguments, "--set", "trainer.prompts_per_step=3", "--resume", place=own_place)
-    assert done.returncode == 1
-    assert "8 rows of data were taken in 2 steps, and the config now takes 3 a step" in done.stderr
-    done = here(
-        *arguments, "--set", "trainer.learning_rate=2.0e-3", "--set", "trainer.steps=2", "--resume", place=own_place
-    )
-    assert done.returncode == 0
-    assert "continues with a config that differs" in caplog.text
-    assert "trainer.learning_rate 0.002 (was " in caplog.text
+    assert "no step is left" in caplog.text
+    assert "trainer.learning_rate 0.003 (was " in caplog.text
 
 
 def test_fine_tuning_saves_on_the_way_and_goes_on_too(own_place: Any, here: Any) -> None:
     demonstrations = {"kinds": ["tiny_sum"], "no_tool_share": 0.0}
     sft = {"data": {"use": "arithmetic_demos", "options": demonstrations}, "batch_size": 4, "learning_rate": 1.0e-3}
     config = own_place.config({"sft": {**sft, "steps": 4, "save_every": 1, "keep_checkpoints": 2}})
-    losses = []
-    for name, arguments in (("whole", [["sft.steps=4"]]), ("parts", [["sft.steps=2"], ["sft.steps=4", "--resume"]])):
-        for more in arguments:
-            done = here("sft", config, "--set", f"run.name={name}", "--set", *more, place=own_place)
-            assert done.returncode == 0, done.stderr
-        run = own_place.run(name)
-        assert sorted(path.name for path in run.checkpoints.glob("step-*")) == ["step-000003", "step-000004"]
-        lines = run.metrics_lines("sft")
-        losses.append([line.metrics["loss"] for line in lines])
-        assert [line.step for line in lines] == [1, 2, 3, 4]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_run_that_replays_goes_on_with_the_groups_it_had(own_place: Any, here: Any) -> None:
-    """What was finished, and what can be trained on again, is in the checkpoint."""
-    settings = {
-        **RESUMED,
-        "rollout": {"max_staleness": 3, "replay": 0.5, "concurrency": 16},
-        "algorithm": {"group_size": 2, "preset": "grpo", "importance": {}, "rejection": {"level": "mean"}},
-        "trainer": {
-            **RESUMED["trainer"], "steps": 5, "prompts_per_step": 2, "updates_per_step": 1, "save_every": 2,
-            "keep_checkpoints": 3,
-        },
-    }  # fmt: skip
-    config = own_place.config(settings)
-    arguments = ("train", config, "--set", "run.name=again")
-    done = here(*arguments, place=own_place)
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("again")
-    for step in (4, 5):
-        shutil.rmtree(run.checkpoints / f"step-{step:06d}")
-    buffer = run.checkpoints / "step-000002" / "trainer" / "buffer.jsonl"
-    kept = [json.loads(line) for line in buffer.read_text().splitlines()]
-    assert any(group["uses"] for group in kept)
-    done = here(*arguments, "--resume", place=own_place)
-    assert done.returncode == 0, done.stderr
-
-    lines = run.metrics_lines("train")
-    assert [line.metrics["groups/replayed"] for line in lines] == [0.0, 1.0, 1.0, 1.0, 1.0]
-    assert [line.episodes for line in lines] == [4, 2, 2, 2, 2], "an episode is told of once"
-    assert all(line.metrics["episodes/trained"] == 4.0 for line in lines)
-    assert all(line.metrics["staleness/max"] <= 3 for line in lines)
-    assert all("importance/rejected" in line.metrics for line in lines)
-    stored = {item.episode.id: item.episode for item in run.episodes(kind="train")}
-    assert len(stored) == 12
-    for group in kept:
-        for episode in group["episodes"]:
-            # Those that waited are taken as they are; of those that were used some are not used again.
-            if episode["id"] in stored:
-                assert list(stored[episode["id"]].ids) == episode["ids"]
-
-
-@pytest.mark.slow
-def test_groups_without_spread_are_sampled_again(own_place: Any, here: Any) -> None:
-    settings = {
-        **RESUMED,
-        "rollout": {"concurrency": 16, "temperature": 1.6},
-        "algorithm": {"group_size": 8, "preset": "dapo", "dynamic_sampling": True},
-        "trainer": {**RESUMED["trainer"], "steps": 2, "prompts_per_step": 2},
-    }
-    config = own_place.config(settings)
-    for steps, more in (("1", []), ("2", ["--resume"])):
-        done = here(
-            "train", config, "--set", "run.name=full", "--set", f"trainer.steps={steps}", *more, place=own_place
-        )
+    for name, *more in (("whole", "sft.steps=4"), ("parts", "sft.steps=2"), ("parts", "sft.steps=4", "--resume")):
+        done = here("sft", config, "--set", f"run.name={name}", "--set", *more, place=own_place)
         assert done.returncode == 0, done.stderr
-    for line in own_place.run("full").metrics_lines("train"):
-        assert line.metrics["groups/flat"] == 0.0
-        assert line.metrics["episodes/trained"] == 16.0
-        assert line.episodes == 16 + 8 * line.metrics["groups/set_aside"]
+    whole, parts = (own_place.run(name) for name in ("whole", "parts"))
+    assert sorted(path.name for path in parts.checkpoints.glob("step-*")) == ["step-000003", "step-000004"]
+    losses = [[line.metrics["loss"] for line in run.metrics_lines("sft")] for run in (parts, whole)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

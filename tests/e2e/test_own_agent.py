@@ -27,9 +27,7 @@ def test_the_examples_loop_is_trained_on_what_it_sampled(own_place: Any) -> None
         "algorithm": {"group_size": 2},
         "trainer": {"steps": 1, "prompts_per_step": 2, "save_every": 0},
     }
-    done = own_place.toolrl("train", own_place.config(changes), "--json")
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("grpo")
+    run = own_place.train(changes)
     (line,) = run.metrics_lines("train")
     assert line.metrics["errors/rate"] == 0
     assert 0 < line.metrics["logprob_mismatch/max"] < 1e-5

@@ -76,9 +76,7 @@ def test_what_agents_play_is_what_was_sampled(packages: None, own_place: Any, lo
         "algorithm": {"group_size": 2},
         "trainer": {"steps": 1, "prompts_per_step": len(rows)},
     }
-    done = own_place.toolrl("train", own_place.config(changes), "--json")
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("grpo")
+    run = own_place.train(changes)
     (line,) = run.metrics_lines("train")
     episodes = [it.episode for it in run.episodes()]
 

@@ -1,4 +1,5 @@
-"""Runs whose tool asks the model: a sub-agent that is trained, and a critic of it that isn't."""
+"""Runs whose episodes have several trajectories: a tool asks the model (a sub-agent that is trained, and a critic of it
+that isn't), or the model sums up its history."""
 
 from __future__ import annotations
 
@@ -68,10 +69,7 @@ def site(own_place: Any) -> Any:
 
 
 def test_a_tool_that_asks_the_model(own_place: Any, site: Any, read_report: Callable[[Any], dict[str, Any]]) -> None:
-    config = own_place.config({**SETTINGS, "deterministic": True, "observers": ["report"]})
-    done = own_place.toolrl("train", config, "--json", site=site)
-    assert done.returncode == 0, done.stderr
-    run = own_place.run("grpo")
+    run = own_place.train({**SETTINGS, "deterministic": True, "observers": ["report"]}, site=site)
     (line,) = run.metrics_lines("train")
     assert line.metrics["trajectories/mean"] > 1
     assert line.metrics["role/reward/agent"] == line.metrics["reward/mean"]
@@ -88,6 +86,19 @@ def test_a_tool_that_asks_the_model(own_place: Any, site: Any, read_report: Call
     assert any(len(it.turns) == 2 for episode in asked for it in episode.trajectories[1:]), "a question was continued"
     shown = {len(episode["trajectories"]) for episode in read_report(run)["episodes"]}
     assert max(shown) >= 3
+
+
+def test_each_compaction_is_one_more_trajectory(own_place: Any) -> None:
+    summarise = {"use": "summarise", "options": {"at_tokens": 50, "max_tokens": 6, "prompt": "Sum up."}}
+    changes = {**SETTINGS, "environments": {"default": {"history": [summarise]}}, "deterministic": True}
+    run = own_place.train(changes)
+    (line,) = run.metrics_lines("train")
+    assert 0 < line.metrics["logprob_mismatch/max"] < 1e-4
+    assert line.metrics["errors/rate"] == 0
+    compacted = [it.episode for it in run.episodes() if it.episode.metrics.get("tool/summarise/rewrites")]
+    assert compacted
+    for episode in compacted:
+        assert len(episode.trajectories) == episode.metrics["tool/summarise/rewrites"] + 1
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(own_place: Any, site: Any, here: Any) -> None:

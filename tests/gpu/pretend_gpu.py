@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from unittest.mock import patch
 import torch
 from pretend_flash import flash_backward, flash_forward
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_leaves, tree_map
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -59,7 +60,7 @@ class PretendGpu(TorchFunctionMode):
 
     def _run(self, kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """An operator that only a GPU has."""
-        with _without_modes():
+        with torch._C.DisableTorchFunction():
             result = kernel(*args, **kwargs)
         for tensor in _tensors(result):
             self._mark(tensor, GPU)
@@ -75,7 +76,7 @@ class PretendGpu(TorchFunctionMode):
             return self._attribute(func, full, args)
         if func is torch.device or name in ("__set__", "_parse_to", "_has_compatible_shallow_copy_type", "device"):
             return func(*args, **kwargs)
-        tensors = list(_tensors((args, kwargs)))
+        tensors = _tensors((args, kwargs))
         before = self._device(tensors, name, full)
         if before == GPU and (name in _WAITS or (name == "to" and _asked(args, kwargs) == CPU)):
             self.waits[f"{name} {_caller()}"] += 1
@@ -84,48 +85,36 @@ class PretendGpu(TorchFunctionMode):
             wide = kwargs.pop("out_dtype")
             args = [matrix.to(wide) for matrix in args]
         result = func(*_onto_cpu(args), **_onto_cpu(kwargs))
-        if name == "cpu":
-            asked = CPU
-        elif name == "cuda":
-            asked = GPU
+        asked = {"cpu": CPU, "cuda": GPU}.get(name, asked)
         if asked is not None and name in ("to", "cpu", "cuda") and tensors and asked != (before or CPU):
-            result = result.clone() if result is args[0] or result._base is not None else result
-            if result.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr():
-                result = result.clone()
-        if name in ("__setitem__", "copy_") or (name.endswith("_") and not name.endswith("__")):
+            with torch._C.DisableTorchFunction():
+                result = result.clone() if _address(result) == _address(args[0]) else result
+        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
             return result
-        after = asked if asked is not None else before
-        if after is None and not tensors:
-            after = CPU
+        after = asked or before or (None if tensors else CPU)
         if after is not None:
             for tensor in _tensors(result):
                 self._mark(tensor, after)
         return result
 
-    def is_marked(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor says that it is on the GPU."""
-        return self._mark_of(tensor) == GPU
-
     def _attribute(self, func: Any, full: str, args: Sequence[Any]) -> Any:
         result = func(*args)
         if full.endswith("Tensor.device.__get__"):
             return self._mark_of(args[0]) or CPU
-        if full.endswith("Tensor.is_cuda.__get__"):
-            return self._mark_of(args[0]) == GPU
-        if full.endswith("Tensor.is_cpu.__get__"):
-            return self._mark_of(args[0]) != GPU
         mark = self._mark_of(args[0])
+        if full.endswith(("Tensor.is_cuda.__get__", "Tensor.is_cpu.__get__")):
+            return (mark == GPU) == ("is_cuda" in full)
         if isinstance(result, torch.Tensor) and mark is not None:
             self._mark(result, mark)
         return result
 
     def _mark_of(self, tensor: torch.Tensor) -> torch.device | None:
-        with torch._C.DisableTorchFunctionSubclass(), _without_modes():
+        with torch._C.DisableTorchFunction():
             found = self._marks.get(_address(tensor))
         return found[0] if found else None
 
     def _mark(self, tensor: torch.Tensor, device: torch.device) -> None:
-        with torch._C.DisableTorchFunctionSubclass(), _without_modes():
+        with torch._C.DisableTorchFunction():
             if tensor.device.type == "cpu" and not tensor.is_sparse:
                 self._marks[_address(tensor)] = (device, tensor.untyped_storage())
 
@@ -143,23 +132,12 @@ class PretendGpu(TorchFunctionMode):
         return next(iter(known), next((mark for mark in marks if mark is not None), None))
 
 
-def _without_modes() -> Any:
-    return torch._C.DisableTorchFunction()
-
-
 def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.numel() == 0 else tensor.untyped_storage().data_ptr()
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _is_device(value: Any) -> bool:
@@ -175,11 +153,7 @@ def _asked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device | Non
 
 
 def _onto_cpu(value: Any) -> Any:
-    if _is_device(value) and torch.device(value).type == "cuda":
-        return CPU
-    if isinstance(value, tuple | list) and not isinstance(value, torch.Size):
-        return type(value)(map(_onto_cpu, value)) if type(value) in (tuple, list) else value
-    return {key: _onto_cpu(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return tree_map(lambda leaf: CPU if _is_device(leaf) else leaf, value)
 
 
 def _caller() -> str:

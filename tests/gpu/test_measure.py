@@ -50,13 +50,6 @@ def test_what_no_longer_fits_is_left_out(tmp_path: Path) -> None:
     assert {line["missing"].partition(":")[0] for line in lines} == {"transfers", "updates"}
 
 
-def test_a_measurement_that_the_call_does_not_have_is_an_error(tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "measure.py"), "2", "--only", "updates:small", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "call 2 has kernels:two_to_one, kernels:four_to_one, not 'updates:small'" in done.stderr
-
-
 def test_a_checkout_is_enough(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "probe-1-py3-none-any.whl", "w") as wheel:
         wheel.writestr("of_a_wheel.py", "")

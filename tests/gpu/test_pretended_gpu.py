@@ -156,18 +156,14 @@ def test_the_engine_stays_on_the_device_and_waits_for_its_tokens_alone(dtype: An
 
 def test_what_is_pretended() -> None:
     with PretendGpu() as gpu:
-        layer = torch.nn.Linear(3, 3).to(GPU)
-        row = torch.ones(2, 3)
-        assert layer.weight.device == torch.device("cuda", 0)
-        assert row.device.type == "cpu"
+        layer, row = torch.nn.Linear(3, 3).to(GPU), torch.ones(2, 3)
+        assert (layer.weight.device, row.device.type) == (torch.device("cuda", 0), "cpu")
         with pytest.raises(RuntimeError, match=r"tensors on cuda:0 and cpu meet, from test_pretended_gpu\.py:\d+"):
             layer(row)
         there = row.to(GPU)
         out = layer(there).sum()
         out.backward()
-        assert layer.weight.grad.device.type == "cuda"
-        assert there.view(-1)[1:].device.type == "cuda"
+        assert layer.weight.grad.device.type == there.view(-1)[1:].device.type == "cuda"
         assert not gpu.waits
         assert out.detach().item() == float(out.detach())
         assert sum(gpu.waits.values()) == 2
-        assert (there * torch.tensor(2.0)).cpu().device.type == "cpu", "a number of the CPU goes with both"

@@ -1,10 +1,4 @@
-"""Updates of models of real shapes: tokens a second, peak memory against `toolrl plan`, layers compiled, and sharded.
-
-Floating-point operations that an update needs, forward and backward, after PaLM (arXiv 2204.02311, appendix B), with
-causal attention and the head over trained tokens only; what is computed twice (checkpointing) doesn't count:
-
-    6 · body · positions  +  6 · vocabulary · width · trained tokens  +  12 · layers · heads · head size · Σ context
-"""
+"""Updates of models of real shapes: tokens a second, peak memory against `toolrl plan`, compiled and sharded layers."""
 
 from __future__ import annotations
 
@@ -109,13 +103,7 @@ class Update:
         """Tokens a second, and the rest."""
         episodes = groups(self.policy.model.config.vocab_size, self.case.load)
         taken = seconds(self.where, lambda: self.trainer.update(episodes), rounds=1 if self.dry else 3)
-        operations = model_operations(self.policy.model, self.case)
-        return {
-            "rate": self.case.load.tokens / taken,
-            "seconds": taken,
-            "TFLOP/s": operations / taken / 1e12,
-            "peak GiB": peak(self.where) / 2**30,
-        }
+        return {"rate": self.case.load.tokens / taken, "seconds": taken, "peak GiB": peak(self.where) / 2**30}
 
     def planned(self) -> float:
         """GiB of tensors in an update by `toolrl plan`."""
@@ -249,18 +237,3 @@ def groups(vocabulary: int, load: Load) -> list[Any]:
         ]  # fmt: skip
         found.append(Group(task.id, task, tuple(episodes)))
     return found
-
-
-def model_operations(model: Any, case: Case) -> float:
-    """Of one update, by the formula above; with LoRA without the gradients of frozen weights."""
-    config, load = model.config.get_text_config(), case.load
-    head = config.vocab_size * config.hidden_size
-    body = sum(p.numel() for p in model.parameters()) - head * (1 if config.tie_word_embeddings else 2)
-    width = config.num_hidden_layers * config.num_attention_heads * config.head_dim
-    episodes = load.groups * load.episodes
-    prompts = load.groups if case.share else episodes
-    positions = prompts * load.prompt + episodes * load.completion
-    whole = load.prompt + load.completion
-    context = prompts * load.prompt**2 / 2 + episodes * (whole**2 - load.prompt**2) / 2
-    times = 4.0 if case.lora else 6.0
-    return times * (body * positions + head * episodes * load.completion) + 12.0 * width * context

@@ -13,9 +13,7 @@ from openenv_wire_server import TOOLS, FakeServer, in_thread
 from pydantic import ValidationError
 
 from toolrl.cli.main import main
-from toolrl.config.model import Config
-from toolrl.config.old_names import rename_old_keys
-from toolrl.plugins.registry import load_registry
+from toolrl.config.load import check_config
 from toolrl_plugin_openenv.actions import ActionError, ActionReader
 from toolrl_plugin_openenv.connection import Address
 from toolrl_plugin_openenv.observations import make_show, observation_text
@@ -128,11 +126,9 @@ def test_options_that_are_refused(model: Any, given_: dict[str, Any], said: str)
         model.model_validate(given_)
 
 
-def test_the_option_replay_of_older_configs_is_left_out() -> None:
+def test_the_option_replay_of_older_configs_has_no_effect() -> None:
     options = {"url": "http://h", "reconnect": {"replay": True, "attempts": 3}}
-    tree = {"environments": {"default": {"tools": [{"use": "openenv", "options": options}]}}}
-    (line,) = rename_old_keys(tree, Config, load_registry())
-    assert line.endswith("options.reconnect.replay: has no effect any more; leave it out")
+    check_config({"environments": {"default": {"tools": [{"use": "openenv", "options": options}]}}})
     assert OpenEnvOptions.model_validate(options).reconnect.attempts == 3
 
 

@@ -55,6 +55,18 @@ class Attack:
 
 
 ATTACKS: list[Attack] = []
+MMAP = """\
+libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]"""
+"""For code that is eight blanks deep."""
+
+
+def inside(code: str, depth: int) -> str:
+    """Code for a place that is so many blanks deep."""
+    return textwrap.indent(textwrap.dedent(code).strip(), " " * depth).strip()
 
 
 def attacks(kind: str, stopped_by: str, **more: Any) -> Callable[..., None]:

@@ -6,23 +6,15 @@ The battery allows 128 MB of memory, one second of processor time and 16 MB of f
 
 from __future__ import annotations
 
-import textwrap
 from functools import partial
 
+from escapes.attack import MMAP, inside
 from escapes.attack import attacks as any_attacks
 
 attacks = partial(any_attacks, hides=True)
 MEMORY, DISK, OUTLIVING = "memory and CPU", "descriptors and disk", "outliving the call"
 _GROUP = "control group; without one the keeper: "
 _DISK = "size of the scratch folder's file system; without one the keeper: "
-
-_MMAP = """
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
-        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-"""
 
 _FULL_SOCKETS = """
 pairs = [socket.socketpair() for _ in range(100)]
@@ -36,16 +28,11 @@ for end in (end for pair in pairs for end in pair):
 """
 
 
-def _inside(code: str, depth: int) -> str:
-    """Code for a place that is so many blanks deep."""
-    return textwrap.indent(textwrap.dedent(code).strip(), " " * depth).strip()
-
-
 def _in_children(count: int, work: str, *, leave: bool = False) -> str:
     """Processes of which each says so when its work is done, and waits until all have; `leave` forks them twice."""
     return f"""
         import ctypes, mmap, os, resource, select, signal, socket, struct, time
-        {_MMAP.strip()}
+        {MMAP}
         done, say = os.pipe()
         hold, go = os.pipe()
         for _ in range({count}):
@@ -53,7 +40,7 @@ def _in_children(count: int, work: str, *, leave: bool = False) -> str:
                 if {leave} and os.fork():
                     os._exit(0)
                 os.close(go)
-                {_inside(work, 16)}
+                {inside(work, 16)}
                 os.write(say, b"x")
                 select.select([hold], [], [])
                 os._exit(0)
@@ -68,7 +55,7 @@ def _in_children(count: int, work: str, *, leave: bool = False) -> str:
 attacks(MEMORY, _GROUP + "VmPTE of each process", long=True)(
     fill_page_tables=f"""
         import ctypes, time
-        {_MMAP.strip()}
+        {MMAP}
         # Of each gigabyte one page, which is the kernel's page of zeros: all that is used are tables.
         for number in range(24_000):
             place = libc.mmap((number + 1024) << 30, 4096, 1, 0x100022, -1, 0)
@@ -88,7 +75,7 @@ attacks(MEMORY, _GROUP + "VmPTE of each process", long=True)(
 attacks(MEMORY, _GROUP + "the mappings of each process", long=True)(
     fill_memory_with_mappings=f"""
         import ctypes, os, select, time
-        {_MMAP.strip()}
+        {MMAP}
         size = 60_000
         place = libc.mmap(None, size * 4096, 0, 0x4022, -1, 0)
         for number in range(0, size, 2):
@@ -134,7 +121,7 @@ attacks(MEMORY, "seccomp: close_range", long=True)(
         def fill():
             # From now on its descriptors are its own.
             assert libc.syscall(436, 1000, 2000, 2) == 0
-            {_inside(_FULL_SOCKETS, 12)}
+            {inside(_FULL_SOCKETS, 12)}
             full.release()
             time.sleep(60)
 
@@ -166,7 +153,7 @@ attacks(MEMORY, _GROUP + "a process that can't be read counts as the worst", lon
         os.chmod("program", 0o111)
         code = '''if True:
             import socket, time
-            {_inside(_FULL_SOCKETS, 12)}
+            {inside(_FULL_SOCKETS, 12)}
             print("full", flush=True)
             time.sleep(2)
         '''
@@ -193,7 +180,7 @@ attacks(DISK, _DISK + "descriptors of each process")(
 attacks(DISK, _DISK + "mappings of each process")(
     hide_files_in_mappings=f"""
         import ctypes, os, time
-        {_MMAP.strip()}
+        {MMAP}
         for number in range(10):
             handle = os.open("file", os.O_RDWR | os.O_CREAT)
             os.write(handle, bytes(4 << 20))

@@ -6,9 +6,7 @@ bomb that goes off where nothing holds it takes a little more than that, and no 
 
 from __future__ import annotations
 
-import textwrap
-
-from escapes.attack import attacks
+from escapes.attack import MMAP, attacks, inside
 
 MEMORY, DISK, OUTPUT = "memory and CPU", "descriptors and disk", "endless output"
 _DATA = "rlimit DATA"
@@ -27,7 +25,7 @@ def _behind_an_ended_thread(work: str, children: int) -> str:
 
         def work():
             time.sleep(0.1)
-            {textwrap.indent(textwrap.dedent(work).strip(), " " * 12).strip()}
+            {inside(work, 12)}
             os.write(write, b"x")
             os._exit(0)
 
@@ -63,12 +61,9 @@ attacks(MEMORY, "seccomp: mmap that is shared and without a file; rlimit AS; " +
     """
 )
 attacks(MEMORY, "seccomp: mmap that is shared and without a file")(
-    fill_shared_memory_and_let_go_of_it="""
+    fill_shared_memory_and_let_go_of_it=f"""
         import ctypes
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
-        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        {MMAP}
         # All of it stays for as long as its first page is mapped, and nothing but the page is counted.
         size = 10 << 20
         for _ in range(20):
@@ -80,12 +75,9 @@ attacks(MEMORY, "seccomp: mmap that is shared and without a file")(
     """
 )
 attacks(MEMORY, "Landlock: the device can only be read; without Landlock it isn't there")(
-    fill_memory_by_a_device="""
+    fill_memory_by_a_device=f"""
         import ctypes, os
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
-        libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        {MMAP}
         handle = os.open("/dev/zero", os.O_RDWR)
         size = 10 << 20
         for _ in range(20):
@@ -97,12 +89,9 @@ attacks(MEMORY, "Landlock: the device can only be read; without Landlock it isn'
     """
 )
 attacks(MEMORY, _SUM, long=True)(
-    fill_memory_and_make_it_read_only="""
+    fill_memory_and_make_it_read_only=f"""
         import ctypes, time
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
-        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        {MMAP}
         # RLIMIT_DATA counts what can be written.
         size = 10 << 20
         for _ in range(30):

@@ -22,7 +22,6 @@ secret = ctypes.create_string_buffer(sys.stdin.readline().strip().encode())
 print(ctypes.addressof(secret), flush=True)
 time.sleep(600)
 """
-_CANARY = "canary\n"
 
 
 class Victim:
@@ -89,13 +88,7 @@ class World:
 
     async def start(self) -> None:
         """Put everything in place."""
-        for name in ("public", "private"):
-            (self.folder / name).write_text(self.secret)
-        (self.folder / "private").chmod(0o600)
-        (self.folder / "readable").mkdir()
-        for name in ("canary", "readable/canary"):
-            (self.folder / name).write_text(_CANARY)
-        (self.folder / "module_outside.py").write_text(f"secret = {self.secret!r}\n")
+        self._write_files()
         unlinked = self.folder / "unlinked"
         unlinked.write_text(self.secret)
         self._open_file = os.open(unlinked, os.O_RDONLY)
@@ -104,6 +97,15 @@ class World:
         self.victim = Victim(self.secret)
         await self._listen()
         self._before = self._files()
+
+    def _write_files(self) -> None:
+        for name in ("public", "private"):
+            (self.folder / name).write_text(self.secret)
+        (self.folder / "private").chmod(0o600)
+        (self.folder / "readable").mkdir()
+        for name in ("canary", "readable/canary"):
+            (self.folder / name).write_text("canary\n")
+        (self.folder / "module_outside.py").write_text(f"secret = {self.secret!r}\n")
 
     async def _listen(self) -> None:
         def contact(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -186,16 +188,12 @@ class World:
         return files
 
     def _mend(self) -> None:
-        for path in sorted(self.folder.rglob("*"), reverse=True):
-            name = str(path.relative_to(self.folder))
-            if name not in self._before and not path.is_socket():
-                path.rmdir() if path.is_dir() else path.unlink()
-        for name, (text, mode, _, _) in self._before.items():
-            path = self.folder / name
-            if not path.is_dir():
-                path.unlink(missing_ok=True)
-                path.write_text(str(text))
-            path.chmod(int(str(mode)) & 0o7777)
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif not path.is_socket():
+                path.unlink()
+        self._write_files()
         self._before = self._files()
 
     def lingering(self) -> list[int]:
