@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import toolrl
-from toolrl.cli.main import main
 from toolrl.errors import ToolrlError
 from toolrl.protocols import BuildContext
 from toolrl.tools import tool

@@ -14,7 +14,7 @@ from toolrl.errors import ConfigError, DataError, UnknownComponentError
 from toolrl.loop.data import CheckedTasks, GoodTasks
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext, Cluster, TaskSource
-from toolrl.runs.folder import RunFolder
+from toolrl.runs.folder import RunFolder, run_and_checkpoint
 
 
 def check_start(
@@ -24,6 +24,8 @@ def check_start(
     config doesn't name, files and packages that aren't there. `data` names the data sets that the command takes, such
     as `data.train`, and whether each has to be there; `resume` is None for a command that can't."""
     config = loaded.config
+    if overwrite:
+        _check_not_inside(config)
     RunFolder.check(run_directory(config), resume=resume, overwrite=overwrite)
     uses = _uses(config)
     for where, needed in data.items():
@@ -44,6 +46,18 @@ def no_dataset(where: str) -> ConfigError:
     section, _, key = where.partition(".")
     hint = f"Add it, for example `{section}: {{{key}: {{use: jsonl, options: {{path: {key}.jsonl}}}}}}`."
     return ConfigError(f"{where}: needed here, but the config names no data set", hint=hint)
+
+
+def _check_not_inside(config: Config) -> None:
+    """Raise ConfigError where the model would be deleted before it is loaded."""
+    path = config.model.path
+    found = run_and_checkpoint(path)
+    folder = Path(path) if found is None else found[0]
+    if folder.resolve().is_relative_to(run_directory(config).resolve()):
+        raise ConfigError(
+            f"model.path: {path!r} belongs to the run that --overwrite deletes",
+            hint="Give the new run another name by --set run.name=NAME, or go on with the old one by --resume.",
+        )
 
 
 def build_datasets(

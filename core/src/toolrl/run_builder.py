@@ -113,7 +113,7 @@ class RunBuilder:
         if remark is not None:
             _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)
         rewards = [
-            NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight)
+            NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
             for index, use in enumerate(config.rewards)
         ]
         harness = None

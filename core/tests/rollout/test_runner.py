@@ -11,7 +11,7 @@ from toolrl.errors import RunStoppedError
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.runner import Runner
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import Episode, Group
+from toolrl.types import Episode, Group, ToolCall
 from toolrl_testing.fakes import FakeChatFormat, FakeParser, RecordingToolset, ScriptedEngine, make_task
 
 LIMITS = Limits(max_turn_tokens=50, max_episode_tokens=500)
@@ -70,3 +70,23 @@ def test_too_many_failures_stop_the_run_and_say_whose_fault() -> None:
     with pytest.raises(RunStoppedError, match="3 of 3 episodes failed.*tool"):
         run(runner, [make_task()])
     assert len(seen) == 3
+
+
+def test_a_tool_that_always_crashes_stops_the_run() -> None:
+    def dead(call: ToolCall) -> str:
+        raise ConnectionError("no route to host")
+
+    def crashes(allowed: float) -> Runner:
+        environment = Environment(
+            "default",
+            FakeParser(lambda text: ["echo"]),
+            FakeChatFormat(),
+            ToolBox([ToolEntry("t", RecordingToolset(dead))]),
+            max_turns=1,
+        )
+        return Runner(ScriptedEngine(["x"]), {"default": environment}, max_error_rate=allowed)
+
+    with pytest.raises(RunStoppedError, match="9 of 9 tool calls crashed.*'echo'"):
+        run(crashes(0.5), [make_task(id=f"t{number}") for number in range(3)])
+    assert len(run(crashes(1.0), [make_task()])) == 1
+    assert len(run(crashes(0.5), [make_task()])) == 1, "three crashes are too few to tell"

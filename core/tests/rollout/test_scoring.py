@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import DataError
+from toolrl.errors import DataError, RewardError
 from toolrl.rollouts.environment import Environment, Limits, NamedReward
 from toolrl.rollouts.runner import Runner
 from toolrl.rollouts.scoring import score_of, scored_together
-from toolrl.tools import cancellation
+from toolrl.tools import cancellation, toolset
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import Episode, Group, Score
 from toolrl_testing.fakes import (
@@ -268,3 +268,50 @@ async def test_all_are_stopped_whatever_one_does() -> None:
         await environment.stop()
     assert log == ["start a", "start b", "stop b", "stop a"]
     assert [what for what, _ in tools.events] == ["start", "stop"]
+
+
+class Hangs:
+    """Never answers, as a coroutine."""
+
+    async def score(self, episode: Episode) -> Score:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_coroutine_that_takes_too_long_is_stopped_and_fails_its_episode() -> None:
+    with pytest.raises(RewardError, match=r"'slow' gave no score within 0.05 s"):
+        asyncio.run(score_of(NamedReward("slow", Hangs(), timeout=0.05), make_episode("x")))
+
+
+async def test_a_reward_that_does_not_stop_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(toolset, "STOP_SECONDS", 0.05)
+
+    class Lingers(FixedReward):
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None:
+            await asyncio.Event().wait()
+
+    log: list[str] = []
+    environment, tools = started(Started(log, "a"), Lingers())
+    await environment.start()
+    await asyncio.wait_for(environment.stop(), 60)
+    assert "Lingers didn't stop within 0.05 s" in caplog.text
+    assert log == ["start a", "stop a"]
+    assert [what for what, _ in tools.events] == ["start", "stop"]
+
+
+def test_a_plain_function_that_takes_too_long_fails_its_episode() -> None:
+    go_on = threading.Event()
+
+    class Blocks:
+        def score(self, episode: Episode) -> Score:
+            go_on.wait(60)
+            return Score(1.0)
+
+    named = NamedReward("slow", Blocks(), timeout=0.05)
+    with pytest.raises(RewardError, match=r"'slow' gave no score within 0.05 s"):
+        asyncio.run(score_of(named, make_episode("x")))
+    go_on.set()

@@ -241,3 +241,11 @@ def test_without_saved_episodes_the_metrics_are_still_there(tmp_path: Path, make
     recorder.toolrl_step_end(folder, StepReport(1, "train", {"loss": 1.0}))
     assert list(folder.episodes()) == []
     assert [line.episodes for line in folder.metrics_lines()] == [0]
+
+
+def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(ToolrlError, match="holds no run"):
+            RunFolder.create(tmp_path, CONFIG, total_steps=1, overwrite=overwrite)
+    assert (tmp_path / "notes.txt").read_text() == "mine"

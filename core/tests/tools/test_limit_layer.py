@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
+from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ConfigError
-from toolrl.tools import TransientToolError
+from toolrl.tools import Tool, TransientToolError, as_toolset
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.rate_limits import Limiter, LimitSpec, LocalLimiter
+from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.tools.traits import ToolTraits
-from toolrl.types import ToolCall
+from toolrl.types import ToolCall, ToolSpec
+from toolrl_testing.fakes import make_build_context, make_episode_context, make_task
 
 
 class Busy:
@@ -160,3 +164,38 @@ def test_a_cluster_needs_to_be_handed_in_and_is_left_in_the_end(scene: Any, virt
 
 
 # What can't be stopped.
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_thread_that_runs_on_keeps_its_permit_until_it_ends_or_the_lease_does(ends: bool) -> None:
+    leave = threading.Event()
+    inside = [0, 0]
+
+    class Blocking(Tool):
+        spec = ToolSpec("search", "")
+
+        def execute(self, instance_id: str, parameters: Any, **kwargs: Any) -> str:
+            inside[0] += 1
+            inside[1] = max(inside)
+            if inside[0] == 1:
+                leave.wait(30)
+            inside[0] -= 1
+            return "ok"
+
+        def release(self, instance_id: str) -> None:
+            leave.set()
+
+    toolset = as_toolset(Blocking, None, make_build_context())
+    policy = PolicyOptions(timeout=0.1, concurrency=1, limit_lease=30.0 if ends else 0.3)
+    box = ToolBox([ToolEntry("search", toolset, policy=policy)])
+    async with box.open(make_task(), make_episode_context()) as session:
+        (first,) = await session.answer([ToolCall("search", {})])
+        assert first.result.error == "timeout"
+        second = asyncio.create_task(session.answer([ToolCall("search", {})]))
+        await asyncio.sleep(0.05)
+        assert inside == [1, 1]  # The endpoint is still busy with the first call.
+        if ends:
+            leave.set()
+        assert (await second)[0].result.error is None
+        assert inside[1] == (1 if ends else 2)
+        leave.set()

@@ -134,3 +134,20 @@ def test_whatever_the_schedule_the_rate_is_kept_and_no_token_is_lost(rate: float
             assert last - first + 1 <= burst + rate * (times[last] - start) + 1e-6
     if begun:
         assert begun[0][0] == begun[0][1]
+
+
+async def test_a_lease_that_runs_out_gives_the_permit_back_unless_it_is_renewed() -> None:
+    limit, clock = ConcurrencyLimit(1), asyncio.get_running_loop().time
+    dead = await limit.acquire()
+    dead.lease(10)
+    alive = await limit.acquire()
+    assert clock() == pytest.approx(10)
+    for _ in range(5):
+        alive.lease(10)
+        await asyncio.sleep(8)
+    assert limit.claim() is None
+    alive.release()
+    dead.release()
+    dead.lease(10)  # Of no permit any more: nothing comes back twice.
+    await asyncio.sleep(100)
+    assert await free(limit) == 1

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import email.utils
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolrl.errors import ArgumentsError, ToolError
 from toolrl.tools import TransientToolError, parse_retry_after
@@ -116,9 +121,32 @@ def test_chance_belongs_to_the_call_and_leaves_the_episodes_own_alone(scene: Any
     assert make_episode_context(seed=3).random.random() == before
 
 
-def test_retry_after_in_seconds() -> None:
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose own zone isn't HTTP's."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "JST-9")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
+def test_retry_after_in_seconds_and_as_a_date() -> None:
+    now = 1_000_000_000.0
     assert parse_retry_after("120") == 120
     assert parse_retry_after(" 1.5 ") == 1.5
+    assert parse_retry_after(email.utils.formatdate(now + 90, usegmt=True), now=now) == 90
+    assert parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT", now=now) == pytest.approx(7 * 24 * 3600)
+    assert parse_retry_after(email.utils.formatdate(now - 90, usegmt=True), now=now) == 0
     assert parse_retry_after("-3") == 0
-    for nothing in (None, "", "soon", "nan", "Wed, 21 Oct 2015 07:28:00 GMT", "\x00"):
+    for form in ("Sun, 09 Sep 2001 01:46:50 GMT", "Sunday, 09-Sep-01 01:46:50 GMT", "Sun Sep  9 01:46:50 2001"):
+        assert parse_retry_after(form, now=now) == 10
+    for nothing in (None, "", "soon", "nan", "99 Foo 99999 99:99:99", "\x00"):
         assert parse_retry_after(nothing) is None
+
+
+@given(st.text() | st.from_regex(r"\w{3}, \d{1,3} \w{3} \d{1,6} \d\d:\d\d:\d\d [A-Z+\-0-9]{0,6}"))
+def test_retry_after_is_total(value: str) -> None:
+    seconds = parse_retry_after(value)
+    assert seconds is None or 0 <= seconds <= 7 * 24 * 3600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -84,3 +85,30 @@ async def test_a_session_that_cannot_say_what_a_name_means_loses_no_call(caplog:
             None,
         ]
     assert "Odd: resolve('o') raised" in caplog.text
+
+
+@pytest.mark.virtual_time
+async def test_a_toolset_that_does_not_stop_keeps_neither_the_run_nor_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stopped: list[str] = []
+
+    class Desk:
+        def __init__(self, name: str, seconds: float) -> None:
+            self._name, self._seconds = name, seconds
+
+        async def start(self) -> None:
+            pass
+
+        def open(self, task: Task, episode: EpisodeContext) -> Any:
+            raise NotImplementedError("no episode here")
+
+        async def stop(self) -> None:
+            await asyncio.sleep(self._seconds)
+            stopped.append(self._name)
+
+    box = ToolBox([ToolEntry("first", Desk("first", 0.0)), ToolEntry("second", Desk("second", 1e6))])
+    await box.start()
+    await box.stop()
+    assert stopped == ["first"]
+    assert "Desk didn't stop within 60 s; it is left as it is" in caplog.text

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from toolrl.tools.threads import Job, ThreadPool
+from toolrl.errors import ToolUnavailableError
+from toolrl.tools.threads import Job, Lane, ThreadPool
 
 
 async def started(job_of: Callable[[Callable[[], None]], Job[None]], leave: threading.Event) -> Job[None]:
@@ -134,3 +135,19 @@ async def main():
 asyncio.run(main())
 """
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
+
+
+async def test_so_many_abandoned_calls_of_one_tool_and_its_next_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    pool, leave = ThreadPool(), threading.Event()
+    lane, other = Lane("search", pool, most_abandoned=3), Lane("fetch", pool, most_abandoned=3)
+    for job in [await started(lane.call, leave) for _ in range(3)]:
+        job.cancel()
+    with pytest.raises(ToolUnavailableError, match="The tool 'search' can't be called now: 3 earlier calls"):
+        lane.call(int)
+    assert await other.call(lambda: 1) == 1
+    assert await lane.submit(lambda: 2) == 2  # What was begun can be ended.
+    leave.set()
+    await until(lambda: lane.abandoned == 0)
+    assert await lane.call(lambda: 3) == 3
+    logged = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" of its calls")[0] for text in logged] == ["tool 'search': 1", "tool 'search': 3"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -21,6 +22,9 @@ from toolrl.config.tool_policy import PolicyOptions
 from toolrl.errors import ComponentLoadError, PluginError
 from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry
+
+FILES = dict.fromkeys((".jsonl", ".json", ".ndjson", ".csv", ".tsv"), "jsonl") | {".parquet": "parquet"}
+"""The data set that reads a file, by the file's ending: for the hint where a path stands in the place of a name."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,10 @@ def check_site(registry: Registry, site: Site, shown: Shown = show_value) -> lis
     try:
         found = registry.get(site.kind, site.name)
     except PluginError as error:
+        reader = FILES.get(PurePath(site.name).suffix) if site.kind == "datasets" else None
+        if reader is not None:
+            use = f"{{use: {reader}, options: {{path: {site.name}}}}}"
+            return [Problem(site.path, f"{site.name!r} is a file and no data set; to read it write `{use}`")]
         problems.append(Problem(site.path, with_hint(error, " (the default)" if site.is_default else "")))
     else:
         try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 OldNames = Mapping[str, str | None]
-"""Old name of a key to its present one, or None for a key that has no effect any more . A config that has one
+"""Old name of a key to its present one, or None for a key that has no effect any more. A config that has one
 is read with the present name, and every old name gets a remark."""
 
 

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ValidationError
 
 from toolrl.config.components import check_site, options_model, replaced_kinds, sites
 from toolrl.config.env import Interpolated, interpolate
-from toolrl.config.model import Config
+from toolrl.config.frame import ComponentUse
+from toolrl.config.model import Config, EnvironmentConfig
 from toolrl.config.override import apply_overrides
 from toolrl.config.paths import Path, format_path, get, step
 from toolrl.config.problems import UNKNOWN_KEY, Problem, find_problems, model_at, show_value
@@ -70,6 +71,7 @@ def check_config(
     registry = load_registry() if registry is None else registry
     tree = unaliased(tree)
     set_paths, wrong = apply_overrides(tree, overrides)
+    _name_defaults(tree, set_paths)
     _name_run(tree, source)
     _replace_for_engine(tree, registry)
     old_keys = _rename_old_keys(tree, whole_config(registry, tree)[0], registry)
@@ -111,6 +113,20 @@ def _check(values: Interpolated, registry: Registry) -> tuple[Config | None, lis
 def _line(problem: Problem, values: Interpolated, set_paths: Sequence[Path]) -> str:
     line = values.mask(problem.line())
     return f"{line} (by --set)" if any(problem.path[: len(path)] == path for path in set_paths) else line
+
+
+def _name_defaults(tree: dict[str, Any], set_paths: Sequence[Path]) -> None:
+    """`--set engine.options.x=1` where the file names no engine means the default engine's option."""
+    for path in set_paths:
+        for length, model in ((1, Config), (3, EnvironmentConfig)):
+            at = path[:length]
+            parent = get(tree, at[:-1])
+            if len(path) <= length or (length == 3 and path[0] != "environments") or not isinstance(parent, dict):
+                continue
+            field = model.model_fields.get(str(at[-1]))
+            default = field.get_default(call_default_factory=True) if field is not None else None
+            if isinstance(default, ComponentUse) and isinstance(parent[at[-1]], dict):
+                parent[at[-1]].setdefault("use", default.use)
 
 
 def _name_run(tree: dict[str, Any], source: str) -> None:

@@ -66,9 +66,14 @@ class ToolUse(ComponentUse):
 class RewardUse(ComponentUse):
     """A reward function of an environment."""
 
-    old_names: ClassVar[OldNames] = {"timeout": None}
-
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its value in the episode's reward.")
+    timeout: float | None = Field(
+        600.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds it may take for one episode, or one group, before the episode counts as failed; null for "
+        "no limit.",
+    )
 
 
 class HistoryUse(ComponentUse):
@@ -244,7 +249,7 @@ class RolloutConfig(Frame):
         0.2,
         ge=0,
         le=1,
-        description="A run stops when more than this share of a step's episodes failed.",
+        description="A run stops when more than this share of a step's episodes failed, or of its tool calls crashed.",
     )
 
     @property

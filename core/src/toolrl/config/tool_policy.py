@@ -123,7 +123,8 @@ class PolicyOptions(BaseModel):
         30.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds after which the permit of a process of the cluster that died comes back.",
+        description="Seconds after which the permit of a holder that died, or of a call that can't be stopped, comes "
+        "back.",
     )
 
     @property

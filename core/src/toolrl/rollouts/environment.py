@@ -13,6 +13,7 @@ from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import ChatFormat, Harness, StartsAndStops, ToolParser
 from toolrl.rollouts.scoring import NamedReward as NamedReward
 from toolrl.tools.toolbox import ToolBox
+from toolrl.tools.toolset import stop_in_time
 from toolrl.types import Message, Task
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class Environment:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.tools.stop)
             for part in self._started:
-                stack.push_async_callback(part.stop)
+                stack.push_async_callback(stop_in_time, part)
 
     def opening(self, task: Task) -> list[Message]:
         """The task's messages, after the system prompt unless they bring one."""

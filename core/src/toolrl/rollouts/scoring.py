@@ -4,7 +4,7 @@
 
 A coroutine function is awaited on the event loop; a plain function runs in a thread, one call of a reward at a time, so
 that it may compute and wait without holding up the episodes. A reward that scores groups gets all episodes of a task at
-once. An exception or a wrong result of a reward fails its episodes and loses none.
+once. An exception, a wrong result or a time-out of a reward fails its episodes and loses none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from toolrl.errors import RewardError, ToolrlError, ToolsetError
 from toolrl.protocols import Reward, ScoresGroups
-from toolrl.tools.cancellation import Watch
+from toolrl.tools.cancellation import TooLateError, Watch
 from toolrl.tools.loop_watch import call_component, run_stoppable
 from toolrl.tools.results import LARGEST
 from toolrl.tools.threads import POOL
@@ -33,6 +33,8 @@ class NamedReward:
     name: str
     reward: Reward | ScoresGroups
     weight: float = 1.0
+    timeout: float | None = None
+    """Seconds for one episode, or one group; None for no limit. Waiting for a thread isn't counted."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False, compare=False)
     """For a reward that is no coroutine function: its calls run in a thread, one at a time."""
 
@@ -200,12 +202,20 @@ async def _ask(named: NamedReward, method: str, argument: Any) -> Any:
     watch = Watch()
     try:
         if inspect.iscoroutinefunction(function):
-            return await run_stoppable(name, function, argument)
+            return await run_stoppable(name, function, argument, seconds=named.timeout)
         async with named.turn:
-            result = await POOL.submit(call_component, function, argument)
-        return await run_stoppable(name, lambda: result) if inspect.isawaitable(result) else result
+            job = POOL.submit(call_component, function, argument)
+            result = await run_stoppable(name, lambda: job, seconds=named.timeout)
+        return (
+            await run_stoppable(name, lambda: result, seconds=named.timeout) if inspect.isawaitable(result) else result
+        )
     except RewardError:
         raise
+    except TooLateError:
+        raise RewardError(
+            f"{name} gave no score within {named.timeout:g} s",
+            hint="Find out what it waits for, or raise its `timeout` in the config.",
+        ) from None
     except BaseException as error:
         if not watch.failed(error):
             raise

@@ -16,6 +16,9 @@ from toolrl.protocols import WeightSource
 from toolrl.rollouts.environment import Limits
 from toolrl.types import Episode, Group, Task
 
+_FEWEST_CRASHES = 8
+"""Fewer say nothing of a tool's health."""
+
 
 class SamplesRounds(Protocol):
     """Samples rounds of episodes. For one event loop."""
@@ -52,7 +55,7 @@ class GroupSource(SamplesRounds, Protocol):
         ...
 
     def check(self, groups: Sequence[Group]) -> None:
-        """Raises RunStoppedError where more than max_error_rate of the episodes failed."""
+        """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""
         ...
 
 
@@ -95,8 +98,9 @@ class FailurePolicy:
                 self._on_episode(episode)
 
     def check(self, groups: Sequence[Group]) -> None:
-        """Raises RunStoppedError where more than max_error_rate of the episodes failed."""
+        """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""
         episodes = [episode for group in groups for episode in group.episodes]
+        self._check_crashes(episodes)
         failures = [episode.failure for episode in episodes if episode.failure is not None]
         if len(failures) <= self._max_error_rate * len(episodes):
             return
@@ -108,4 +112,18 @@ class FailurePolicy:
             f"{self._max_error_rate:g} allows; {count} of them in the {place}: {example.message}",
             hint="The episodes with their tracebacks are in the run folder. Mend the cause, then run it again: "
             "with --resume to go on (train, sft), else with --overwrite.",
+        )
+
+    def _check_crashes(self, episodes: Sequence[Episode]) -> None:
+        """A crash of a tool is text for the model and fails no episode; a dead tool would train on nothing but that."""
+        records = [record for episode in episodes for record in episode.calls]
+        crashed = [record for record in records if record.result.error == "crash"]
+        if len(crashed) < _FEWEST_CRASHES or len(crashed) <= self._max_error_rate * len(records):
+            return
+        name, count = Counter(record.call.name for record in crashed).most_common(1)[0]
+        raise RunStoppedError(
+            f"{len(crashed)} of {len(records)} tool calls crashed, more than rollout.max_error_rate "
+            f"{self._max_error_rate:g} allows; {count} of them in {name!r}",
+            hint="The log has the tool's first traceback. Mend the tool, or have it raise ToolError for what the model "
+            "should read; then run it again: with --resume to go on (train, sft), else with --overwrite.",
         )

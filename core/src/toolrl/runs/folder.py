@@ -123,6 +123,12 @@ class RunFolder:
                 + "Start over by --overwrite, or give the new run another name by "
                 "--set run.name=NAME.",
             )
+        if not is_run_folder(directory) and directory.exists() and not all(map(_is_leftover, directory.iterdir())):
+            raise ToolrlError(
+                "the folder isn't empty and holds no run",
+                where=str(directory),
+                hint="Give the run another name by --set run.name=NAME.",
+            )
 
     def begin(self) -> None:
         """Delete the older run that `overwrite` replaces, if there is one, and make the folder this run's."""
@@ -325,6 +331,13 @@ def _unwritable(directory: Path, reason: str) -> ToolrlError:
         f"the run folder can't be written: {reason}",
         where=str(directory),
         hint="Name another place by --set run.dir=FOLDER.",
+    )
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a file is left by a run that was killed before it wrote its config."""
+    return path.name in (".lock", "plugins.json", "workers") or (
+        path.name.startswith(".") and path.suffix == ".tmp"
     )
 
 

@@ -31,7 +31,7 @@ from toolrl.tools.process_tools import PROCESSES
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import Signature
 from toolrl.tools.subprocess_main import Run
-from toolrl.tools.threads import POOL
+from toolrl.tools.threads import POOL, Lane
 from toolrl.tools.traits import ToolTraits, check_tool_name
 from toolrl.types import ToolResult, ToolSpec
 
@@ -55,6 +55,7 @@ class FunctionTool:
         check_tool_name(self.name)
         self._signature = Signature(function, self.name, description)
         self._async = is_async(function)
+        self._lane = Lane(self.name, POOL)
         self.function = function
         self.traits = ToolTraits(
             pure,
@@ -82,7 +83,7 @@ class FunctionTool:
             keywords[self._signature.injected] = episode
         if self._async:
             return as_result(await self.function(**keywords), self.name)
-        return await POOL.submit(self._work, keywords)
+        return await self._lane.call(self._work, keywords)
 
     def run_here(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Answer one call in a worker process: the fields of the result, as JSON can hold them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from typing import Any
 
 from toolrl.protocols import ToolSession
 from toolrl.tools.results import check_result
+from toolrl.tools.threads import Job
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import ToolCall, ToolResult, ToolSpec
 
@@ -45,6 +47,10 @@ class Invocation:
     """What the policy did for the call, as metrics."""
     hide: Callable[[str], str] = str
     """Takes secrets out of an error's text; before it is cut, as half a secret isn't recognised."""
+    strays: list[asyncio.Task[Any]] = field(default_factory=list)
+    """Work of this attempt that didn't end when it was cancelled."""
+    jobs: list[Job[Any]] = field(default_factory=list)
+    """What this attempt runs in threads."""
 
     def note(self, what: str, amount: float = 1.0) -> None:
         """Add to a metric of this call."""

@@ -36,7 +36,7 @@ from toolrl.tools.function import is_async
 from toolrl.tools.loop_watch import run_stoppable
 from toolrl.tools.results import as_result
 from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
-from toolrl.tools.threads import POOL, Job
+from toolrl.tools.threads import POOL, Job, Lane
 from toolrl.tools.traits import ToolTraits, check_tool_name
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec
 
@@ -108,6 +108,7 @@ class LifecycleToolset(Toolset):
             tool.endpoint,
             per_episode=any(self._stages[stage][1] is not None for stage in ("create", "execute")),
         )
+        self._lane = Lane(self.spec.name, POOL)
 
     def names(self) -> Sequence[str]:
         return (self.name,)
@@ -135,7 +136,9 @@ class LifecycleToolset(Toolset):
             kwargs[injected] = episode
         if asynchronous:
             return typing.cast("Awaitable[Any]", method(*args, **kwargs))
-        return POOL.submit(method, *args, **kwargs)
+        # What was begun must be ended, also where calls hang.
+        submit = self._lane.call if stage == "execute" else self._lane.submit
+        return submit(method, *args, **kwargs)
 
     def kwargs(self, stage: str, episode: EpisodeContext) -> dict[str, Any]:
         """Those of the tool's options, and over them those of the task."""

@@ -37,8 +37,10 @@ from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.invocation import Invocation, ToolFailure, call_tool
 from toolrl.tools.loop_watch import run_stoppable
 from toolrl.tools.process_tools import PROCESSES
+from toolrl.tools.rate_limits import Permit
 from toolrl.tools.retry import with_retries
 from toolrl.tools.subprocess_pool import ProcessCrashError
+from toolrl.tools.threads import collecting_jobs
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut
 from toolrl.tools.validation import check_arguments
@@ -156,20 +158,24 @@ class CallPolicy:
 
     @asynccontextmanager
     async def _permit(self, call: Invocation) -> AsyncIterator[None]:
-        """A permit of the endpoint, held until the call is answered."""
+        """A permit is held as long as the endpoint may be busy with the call. Where a call was given up and its thread
+        runs on, that is until the thread ends, and no longer than the lease."""
         limiter = await self._endpoints.limiter(call.endpoint, self.options)
-        permit = await limiter.acquire()
-        try:
-            yield
-        finally:
-            permit.release()
+        call.strays = []
+        with collecting_jobs() as call.jobs:
+            permit = await limiter.acquire()
+            try:
+                yield
+            finally:
+                _leave(permit, call, self.options.limit_lease)
 
     async def _in_time(self, call: Invocation) -> ToolResult:
-        """The tool's answer. A call that takes too long is stopped; one that doesn't end then is left to itself."""
+        """The tool's answer. A call that takes too long is stopped; one that doesn't end then is left to itself, as a
+        stray."""
         seconds = self.options.timeout or call.traits.timeout or DEFAULT_TIMEOUT
         name = f"tool {call.shown!r}"
         try:
-            return await run_stoppable(name, call_tool, call, seconds=seconds)
+            return await run_stoppable(name, call_tool, call, seconds=seconds, left=call.strays.append)
         except TooLateError:
             raise ToolTimeoutError(
                 f"The tool {call.shown!r} gave no answer within {seconds:g} s and was stopped."
@@ -276,6 +282,28 @@ class CallBudget:
         self._in_episode += 1
         self._in_turn += 1
         return None
+
+
+def _leave(permit: Permit, call: Invocation, lease: float) -> None:
+    """Release a permit when all that was begun under it has ended, at the latest after the lease."""
+    jobs = [job for job in call.jobs if not job.ended]
+    strays = [task for task in call.strays if not task.done()]
+    waiting = len(jobs) + len(strays)
+    if not waiting:
+        permit.release()
+        return
+    permit.lease(lease)
+
+    def ended(*_: object) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            permit.release()
+
+    for job in jobs:
+        job.when_ended(ended)
+    for task in strays:
+        task.add_done_callback(ended)
 
 
 def _crash(call: Invocation, error: BaseException) -> ToolResult:

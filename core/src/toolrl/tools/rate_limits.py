@@ -45,12 +45,22 @@ class Permit:
     def __init__(self, give_back: Callable[[], None] | None = None) -> None:
         """`give_back` frees it again; None for a permit of no limit."""
         self._give_back = give_back
+        self._timer: asyncio.TimerHandle | None = None
 
     def release(self) -> None:
         """Give it back; the next in the queue gets it."""
+        if self._timer is not None:
+            self._timer.cancel()
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
+
+    def lease(self, seconds: float) -> None:
+        """From now on it comes back by itself after so many seconds, unless this is called again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._give_back is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
 
 
 class Limiter(Protocol):

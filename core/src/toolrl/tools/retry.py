@@ -8,9 +8,13 @@ draw theirs from the process's random numbers.
 from __future__ import annotations
 
 import asyncio
+import datetime
+import email.utils
 import math
 import random
+import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from toolrl.config.tool_policy import RetryOptions
 from toolrl.errors import ToolError, ToolTimeoutError
@@ -40,12 +44,12 @@ async def with_retries(options: RetryOptions, call: Invocation, attempt: Attempt
         call.note("retries")
 
 
-def pause(options: RetryOptions, attempt: int, retry_after: float | None, chance: float) -> float:
+def pause(options: RetryOptions, attempt: int, retry_after: Any, chance: float) -> float:
     """Seconds to wait after so many attempts; `chance` is in [0, 1). Never less than the server asks for."""
     # 2**60 of anything is above any max_delay.
     grown = min(options.first_delay * 2.0 ** min(attempt - 1, 60), options.max_delay)
     wait = grown * (1.0 - options.jitter * chance)
-    asked = retry_after or 0.0
+    asked = _seconds(retry_after)
     # All callers that got the same number would come back at the same moment.
     return max(wait, asked + options.first_delay * options.jitter * chance) if asked > 0 else wait
 
@@ -61,10 +65,32 @@ def _chance(call: Invocation, attempt: int) -> float:
     return random.Random(f"{call.episode}/{call.call.id}/{call.call.name}/{attempt}").random()
 
 
-def parse_retry_after(value: str | None) -> float | None:
-    """Seconds that a `Retry-After` header asks for, a week at most; None where it isn't a number."""
+def _seconds(retry_after: Any) -> float:
+    """The seconds that a server asks for, 0 for none. Tools pass headers on as they are, and an unreadable one must not
+    hide the error that it came with."""
     try:
-        seconds = float((value or "").strip())
-    except ValueError:
+        seconds = parse_retry_after(retry_after) if isinstance(retry_after, str) else float(retry_after or 0.0)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return 0.0 if seconds is None or math.isnan(seconds) else min(seconds, _LONGEST)
+
+
+def parse_retry_after(value: str | None, *, now: float | None = None) -> float | None:
+    """Seconds that a `Retry-After` header asks for: a number, or an HTTP date. None where it says neither.
+
+    `now` is the time in seconds since the epoch. What lies in the past is 0, what is longer than a week is a week.
+    """
+    text = (value or "").strip()[:64]
+    if not text:
         return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            date = email.utils.parsedate_to_datetime(text)
+            if date.tzinfo is None:  # The oldest of the three forms names no zone, and HTTP knows but one.
+                date = date.replace(tzinfo=datetime.UTC)
+            seconds = date.timestamp() - (time.time() if now is None else now)
+        except (ValueError, TypeError, OverflowError, IndexError):
+            return None
     return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST)

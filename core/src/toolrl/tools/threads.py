@@ -5,7 +5,7 @@ so a few slow calls would hold up every episode. Both it and anyio join their th
 hanging call would hang the exit. The threads here are daemons; an idle one is used again, else a new one starts.
 
 A thread can't be stopped. A cancelled job is abandoned: its function runs on, and no longer counts against the pool's
-limit.
+limit. A `Lane` bounds how many abandoned jobs one tool may have; beyond that its calls are refused.
 """
 
 from __future__ import annotations
@@ -13,24 +13,32 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import logging
 import math
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from toolrl.errors import ToolUnavailableError
+
 T = TypeVar("T")
+MOST_ABANDONED = 64
+"""Abandoned calls that one tool may have; with so many, its next calls are refused."""
+
+_log = logging.getLogger(__name__)
 
 
 class Job(asyncio.Future[T]):
     """A function on its way through the pool, and the future of what it returns. Cancelling it abandons it."""
 
-    def __init__(self, pool: ThreadPool, work: Callable[[], T]) -> None:
+    def __init__(self, pool: ThreadPool, work: Callable[[], T], lane: Lane | None) -> None:
         super().__init__(loop=asyncio.get_running_loop())
         self._pool = pool
         self._work: Callable[[], T] | None = work
         self._at_end: list[Callable[[], None]] = []
+        self.lane = lane
         self.begun = self.raised = self.abandoned = False
         self.ended = False
         """Its function has returned, or will never begin."""
@@ -103,13 +111,16 @@ class ThreadPool:
         """A future of the running loop with what `function` returns or raises."""
         return self.put(functools.partial(function, *args, **kwargs))
 
-    def put(self, work: Callable[[], T]) -> Job[T]:
-        """The same for a function without arguments."""
-        job = Job(self, functools.partial(contextvars.copy_context().run, work))
+    def put(self, work: Callable[[], T], lane: Lane | None = None) -> Job[T]:
+        """The same for a function without arguments; `lane` counts it where it is abandoned."""
+        job = Job(self, functools.partial(contextvars.copy_context().run, work), lane)
         with self._lock:
             self._queue.put(job)
             self._free -= 1
             self._start_thread()
+        jobs = _collected.get()
+        if jobs is not None:
+            jobs.append(job)
         return job
 
     def abandon(self, job: Job[Any]) -> bool:
@@ -121,7 +132,7 @@ class ThreadPool:
                 job.ended = True
                 return True
             job.abandoned = True
-            self.abandoned += 1
+            self._count(job, +1)
             self._threads -= 1
             self._start_thread()
             return False
@@ -141,6 +152,11 @@ class ThreadPool:
             self._threads += 1
             threading.Thread(target=self._work, name="toolrl-tool", daemon=True).start()
 
+    def _count(self, job: Job[Any], change: int) -> None:
+        self.abandoned += change
+        if job.lane is not None:
+            job.lane.count(change)
+
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             with self._lock:
@@ -149,7 +165,7 @@ class ThreadPool:
             with self._lock:
                 job.ended = True
                 if job.abandoned:
-                    self.abandoned -= 1
+                    self._count(job, -1)
                 else:
                     self._free += 1
             if outcome is not None:
@@ -159,6 +175,62 @@ class ThreadPool:
             if job.abandoned:  # Another thread may have taken its place.
                 return
             del job, outcome  # An idle thread must not keep the last call's data alive.
+
+
+class Lane:
+    """One tool's way into the pool."""
+
+    def __init__(self, tool: str, pool: ThreadPool, *, most_abandoned: int = MOST_ABANDONED) -> None:
+        self._tool = tool
+        self._pool = pool
+        self._most = most_abandoned
+        self._reported = 0
+        self.abandoned = 0
+        """Its calls that run on after their callers left."""
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Job[T]:
+        """Run it in a thread, whatever happened to earlier calls."""
+        return self._pool.put(functools.partial(function, *args, **kwargs), self)
+
+    def call(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Job[T]:
+        """The same for a call of the model. Raises ToolUnavailableError."""
+        self.check()
+        return self.submit(function, *args, **kwargs)
+
+    def check(self) -> None:
+        """Raises ToolUnavailableError where too many calls of the model never returned."""
+        if self.abandoned >= self._most:
+            raise ToolUnavailableError(
+                f"The tool {self._tool!r} can't be called now: {self.abandoned} earlier calls of it still haven't "
+                "returned. Go on without it."
+            )
+
+    def count(self, change: int) -> None:
+        """A call was abandoned (+1), or such a call returned (-1). Logs the first, and the one that fills the lane."""
+        self.abandoned += change
+        if self.abandoned in (1, self._most) and self.abandoned > self._reported:
+            self._reported = self.abandoned
+            _log.warning(
+                "tool %r: %d of its calls run on in a thread after they were given up, as a thread can't be stopped; "
+                "at %d its calls are refused. Let it end by itself, or run it in a process: @tool(process=True).",
+                self._tool,
+                self.abandoned,
+                self._most,
+            )
+
+
+_collected: contextvars.ContextVar[list[Job[Any]] | None] = contextvars.ContextVar("toolrl_jobs", default=None)
+
+
+@contextmanager
+def collecting_jobs() -> Iterator[list[Job[Any]]]:
+    """A list to which every job is added that is put into a pool inside of this, in this task or one it makes."""
+    jobs: list[Job[Any]] = []
+    token = _collected.set(jobs)
+    try:
+        yield jobs
+    finally:
+        _collected.reset(token)
 
 
 POOL = ThreadPool()

@@ -6,6 +6,7 @@ factory: a function or class called as `target(options, context)` that returns o
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -15,11 +16,14 @@ from itertools import pairwise
 from typing import Any
 
 from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
-from toolrl.protocols import BuildContext, EpisodeContext, Reply, RewritesHistory, ToolSession, Toolset
+from toolrl.protocols import BuildContext, EpisodeContext, Reply, RewritesHistory, StartsAndStops, ToolSession, Toolset
 from toolrl.tools.function import FunctionTool, is_async
 from toolrl.tools.lifecycle import LifecycleToolset, Tool
 from toolrl.tools.traits import ToolTraits
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
+
+STOP_SECONDS = 60.0
+"""How long a toolset, or a reward, may take to stop before the run ends without it."""
 
 _log = logging.getLogger(__name__)
 
@@ -246,7 +250,19 @@ async def stop_all(toolsets: Sequence[Toolset]) -> None:
     """Stop each, last started first, also after one raised; then raise what was raised."""
     async with AsyncExitStack() as stack:
         for toolset in toolsets:
-            stack.push_async_callback(toolset.stop)
+            stack.push_async_callback(stop_in_time, toolset)
+
+
+async def stop_in_time(component: StartsAndStops) -> None:
+    """Stop it within STOP_SECONDS. In the same task: what it entered in `start` may have to be left there, such as a
+    task group."""
+    try:
+        async with asyncio.timeout(STOP_SECONDS) as limit:
+            await component.stop()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        _log.warning("%s didn't stop within %g s; it is left as it is", type(component).__name__, STOP_SECONDS)
 
 
 def _wrap(made: Any, context: BuildContext, hint: str | None = None) -> Toolset:
