@@ -92,14 +92,6 @@ def test_the_temperature_is_its_own_or_the_rollouts(temperature: float | None, u
     assert setup.episodes[0].temperature == kept, "log-probabilities of greedy sampling are those at 1"
 
 
-def test_truncation_is_its_own_or_the_rollouts() -> None:
-    setup = Setup(tasks=1, top_p=0.5, min_p=0.0)
-    setup.evaluator.limits = Limits(50, 500, top_p=0.9, top_k=7, min_p=0.1)
-    setup.run()
-    sampling = setup.engine.generated[0].sampling
-    assert (sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 7, 0.0)
-
-
 def test_episodes_are_told_apart_by_step_and_are_no_training() -> None:
     setup = Setup(tasks=2)
     setup.run(3)

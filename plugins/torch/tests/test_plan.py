@@ -18,7 +18,7 @@ from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig
 from toolrl_plugin_torch.plan import report
-from toolrl_plugin_torch.plan.gpus import GIB, Gpu, parse_gpu
+from toolrl_plugin_torch.plan.gpus import GIB, Gpu
 from toolrl_plugin_torch.plan.sizes import PolicySizes
 from toolrl_plugin_torch.policy import model_settings
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
@@ -133,13 +133,6 @@ def test_over_ranks_the_optimizer_may_wait_on_the_cpu(config: str, capsys: pytes
     assert (fitting["fits"], fitting["peak_gib"]) == ("yes", first["peak_gib"])
 
 
-def test_ranks_share_the_state(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, one = _plan(capsys, config, "--gpu", "400")
-    _, sixteen = _plan(capsys, config, "--gpu", "h200:8", "--nodes", "2")
-    assert sixteen["ranks"] == 16
-    assert sixteen["parts_gib"]["gradients"] == pytest.approx(one["parts_gib"]["gradients"] / 16, abs=0.1)
-
-
 def test_a_teacher_is_whole_on_each_rank(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     teacher = f"algorithm.distillation.teachers.default.model={tmp_path / 'model'}"
     _, facts = _plan(capsys, config, "--gpu", "h200:8", "--set", teacher)
@@ -196,8 +189,3 @@ def test_train_refuses_what_can_not_fit_and_only_that(config: str, monkeypatch: 
     # A reference that waits on the CPU isn't there in the update.
     waits = ("algorithm.kl_coef=0.1", "trainer.offload=[reference]")
     assert "may not fit" in str(_refusal(config, 140, monkeypatch, *waits))
-
-
-def test_gpus() -> None:
-    assert parse_gpu("48:2") == (Gpu("GPU of 48 GiB", 48 * GIB), 2)
-    assert parse_gpu("H100")[1] == 1

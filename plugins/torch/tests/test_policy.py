@@ -79,13 +79,6 @@ def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         pick_device("cuda:2")
 
 
-def test_a_folder_without_a_model_says_what_it_holds(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(ConfigError, match=r"has no config\.json") as caught:
-        load(str(tmp_path))
-    assert "notes.txt" in str(caught.value)
-
-
 @pytest.mark.parametrize("where", ["./nowhere", "/nowhere/at/all", "~/nowhere", "nowhere", "inside/nowhere"])
 def test_a_folder_that_is_not_there_is_not_looked_for_elsewhere(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,23 +90,6 @@ def test_a_folder_that_is_not_there_is_not_looked_for_elsewhere(
     with pytest.raises(ConfigError, match="model.path: there is no folder"):
         load(where)
     assert not asked
-
-
-def test_a_hubs_name_is_left_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OSError("no connection")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", refuse)
-    with pytest.raises(ConfigError, match="the tokenizer can't be loaded from 'owner/name': no connection"):
-        load("owner/name")
-
-
-def test_an_attention_that_is_not_there_is_named_and_not_the_folder(folder: str) -> None:
-    with pytest.raises(ConfigError, match="model.attention: the model can't be loaded with 'abacus'") as caught:
-        load(folder, attention="abacus")
-    assert caught.value.hint is not None
-    assert "Leave it out" in caught.value.hint
 
 
 @pytest.mark.filterwarnings("error")

@@ -162,7 +162,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
             if found.get("credit") == "turn":
                 found["scale"] = "none"
     if pick([True, False, False]):
-        found["reference"] = pick([{}, {"sync_every": 1}, {"sync_every": 2, "mixup": 0.6}])
+        found["reference"] = pick([{}, {"sync_every": 1}, {"sync_every": 2}])
     if pick([True, False, False]):
         found["distillation"] = {
             "teachers": {"default": {"model": "x"}}, "kl_as": pick(["advantage", "loss"]), "coef": 0.5,

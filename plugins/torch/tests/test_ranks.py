@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from toolrl.errors import ConfigError
-from toolrl.loop.ranks import ONE, started_by_torchrun
+from toolrl.loop.ranks import ONE
 
 START = """
 import asyncio, json, os, sys, traceback
@@ -100,12 +100,6 @@ def test_one_process_imports_nothing_of_several() -> None:
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_torchrun_is_known_by_its_variables() -> None:
-    assert started_by_torchrun({"RANK": "0", "WORLD_SIZE": "2"})
-    assert not started_by_torchrun({"RANK": "0", "WORLD_SIZE": "1"})
-    assert not started_by_torchrun({})
 
 
 def test_three_ranks_tell_each_other(said: Said) -> None:

@@ -179,24 +179,6 @@ def test_players_get_opposite_advantages(settings: Any) -> None:
     assert is_flat(drawn, AlgorithmConfig()), "both players always got the same"
 
 
-def test_the_weight_of_a_sequence_is_that_of_a_trajectory(
-    tiny: Any, train: Any, make_episode: Any, tmp_path: Path
-) -> None:
-    model = tiny.model("gpt2", dtype="float64")
-    rewards = [(RewardEntry(None, "reward:r", value),) for value in (0.0, 1.0)]
-    whole = [make_episode((0, 0, 1, 1, 0, 1), index=index, rewards=of) for index, of in enumerate(rewards)]
-    group = Group("g", Task("t", ()), (whole[0], tiny.spread(whole[1], range(2))))
-    weights = []
-    for part in (it for episode in group.episodes for it in episode.trajectories):
-        ids, mask = torch.tensor([part.ids]), torch.tensor(part.loss_mask)
-        ratio = (tiny.naive(model, ids, torch.ones_like(ids))[0][0] - torch.tensor(part.logprobs)) * mask
-        weights += [ratio.sum().exp().item()] * int(mask.sum())
-    importance = {"level": "sequence", "cap": 1e9}
-    case = {"settings": {"learning_rate": 1e-3}, "algorithm": {"importance": importance}, "steps": [[group]]}
-    (metrics,), _ = train(model, case, tmp_path, ONE)
-    assert metrics["importance/mean"] == pytest.approx(sum(weights) / 6, rel=1e-5)
-
-
 def test_a_critic_refuses_what_is_no_chain_of_turns(tiny: Any, tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, algorithm={"preset": "ppo"})
     with pytest.raises(RunStoppedError, match="episode g#0 has 2 trajectories"):

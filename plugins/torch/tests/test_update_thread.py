@@ -55,15 +55,3 @@ async def test_a_cancellation_waits_for_the_work(times: int) -> None:
             assert not task.done()
         work.release()
         assert (await task) == ("done", True)
-
-
-async def test_an_error_comes_back_even_where_a_cancellation_waits() -> None:
-    with UpdateThread() as thread:
-        work = Work(ArithmeticError("not finite"))
-        task = asyncio.create_task(thread.run(work))
-        await work.started.wait()
-        task.cancel()
-        await asyncio.sleep(0.01)
-        work.release()
-        with pytest.raises(ArithmeticError, match="not finite"):
-            await task

@@ -10,8 +10,7 @@ from toolrl.cli.session import run_to_end
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError
 from toolrl.protocols import Command
-from toolrl_plugin_torch.commands.own_config import check_trainer
-from toolrl_plugin_torch.options import SftConfig
+from toolrl_plugin_torch.options import SftConfig, check_trainer
 
 
 class Sft(Command):

@@ -28,7 +28,6 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
         assembly,
         trainer,
         FixedRows(settings.batch_size),
-        rows=demonstrations.order.rows,
         keep=settings.keep_checkpoints,
         every=settings.save_every,
     )

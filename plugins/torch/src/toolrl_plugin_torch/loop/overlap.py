@@ -82,8 +82,6 @@ class OverlappingBatches:
         replay: float = 0.0,
         pools: DifficultyPools | None = None,
     ) -> None:
-        if max_staleness < 1:
-            raise ValueError(f"max_staleness is {max_staleness}, expected at least 1; with 0 use SynchronousBatches")
         self._runner = runner
         self._order = order
         self._demand = demand

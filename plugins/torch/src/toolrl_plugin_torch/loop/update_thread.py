@@ -14,8 +14,8 @@ from toolrl.loop.evaluate import Evaluator
 from toolrl.plugins.events import Events
 from toolrl.rollouts.source import TakesWeights
 from toolrl.runs.status import RunPhase
+from toolrl_plugin_torch.base_trainer import BaseTrainer
 from toolrl_plugin_torch.loop.saver import Saver
-from toolrl_plugin_torch.loop.trainer import Trainer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class UpdateThread:
 class SavedLoop:
     """What fine-tuning and reinforcement learning have in common: updates in a thread, and checkpoints."""
 
-    trainer: Trainer
+    trainer: BaseTrainer
     engine: TakesWeights
     events: Events
     saver: Saver
