@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.checkpoints import LoopState, load_state, save_checkpoint
 from toolrl.loop.data import EndlessOrder
 from toolrl.rollouts.environment import Limits
-from toolrl.runs.records import episode_to_json
 from toolrl.types import Group, MediaInput, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.loop.batches import DataPosition, Demand, FixedRows, SynchronousBatches, staleness_metrics
@@ -363,32 +362,6 @@ async def test_a_checkpoint_keeps_finished_groups_with_their_episodes(tmp_path: 
         wanted = make_group(row, by_row[row].id)
         assert by_row[row] == wanted, "the same in every field, its task too"
     await supply.close()
-
-
-@pytest.mark.parametrize("change", [{"group_size": 3}, {"staleness": 1}, {"replay": 0.0}])
-async def test_what_does_not_fit_the_config_any_more_is_sampled_again_or_left(change: dict[str, Any]) -> None:
-    position = DataPosition(
-        8, (5, 7), tuple(record(row, version, uses) for row, version, uses in [(7, 0, 0), (3, 0, 1)])
-    )
-    runner = Rows()
-    supply = replaying(runner, **change)
-    supply.resume(2, position)
-    new, again = await new_and_again(supply, 3)
-    if "replay" in change:
-        assert again == []
-        assert 7 in new
-        assert 7 not in runner.started
-    else:
-        assert again == []
-        assert {5, 7} <= set(runner.started)
-    assert 3 not in new
-    await supply.close()
-
-
-def record(row: int, version: int, uses: int) -> Mapping[str, Any]:
-    group = make_group(row)
-    written = [episode_to_json(replace(episode, task=Task(episode.task.id, ()))) for episode in group.episodes]
-    return {"row": row, "version": version, "uses": uses, "group": group.id, "episodes": written}
 
 
 @pytest.mark.parametrize(

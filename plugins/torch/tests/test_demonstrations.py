@@ -74,22 +74,6 @@ def test_a_demonstration_has_the_tokens_of_such_an_episode(system_prompt: str | 
     assert asyncio.run(encode_task(thanks, rooms)) == demonstration, "nothing is kept after the last assistant message"
 
 
-def test_the_mask_is_on_what_the_assistant_says_and_its_end_marks() -> None:
-    demonstration = asyncio.run(encode_task(conversation(*TURNS), environments()))
-    pieces: list[tuple[int, str]] = []
-    for number, bit in zip(demonstration.ids, demonstration.loss_mask, strict=True):
-        text = CHAT.decode([number, 0]).text[:-1]
-        if pieces and pieces[-1][0] == bit:
-            pieces[-1] = (bit, pieces[-1][1] + text)
-        else:
-            pieces.append((bit, text))
-    assert [bit for bit, _ in pieces] == [0, 1, 0, 1]
-    assert pieces[0][1].endswith("<|user|>Say ok.<|end|><|assistant|>")
-    assert pieces[1][1] == f"Let me ask. {CALL}<|end|>"
-    assert pieces[2][1] == "<|tool|>ok<|end|><|assistant|>"
-    assert pieces[3][1] == "It said ok.<|end|>"
-
-
 @pytest.mark.parametrize(
     ("task", "says"),
     [

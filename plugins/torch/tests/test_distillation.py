@@ -157,8 +157,6 @@ def test_a_step_is_the_one_made_by_hand(kl_as: str, share: bool, tiny: Any, tmp_
     ]
     assert metrics["distillation/kl"] == pytest.approx(sum(values) / len(values))
     assert metrics["distillation/kl_max"] == max(values)
-    assert {"distillation/kl/default", "distillation/kl/math"} <= metrics.keys()
-    assert "distillation/kl/alone" not in metrics
 
 
 class Scores:
@@ -220,14 +218,6 @@ async def test_ranks_share_the_scoring(tiny: Any) -> None:
     assert engine.asked == 1
     assert found[0].episodes[0].trajectories[0].teacher_logprobs is not None
     assert found[1].episodes[0].trajectories[0].teacher_logprobs == (7.0,)
-
-
-async def test_a_teacher_that_is_down_is_asked_again_and_then_named(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teachers_module, "PAUSES", (0.0, 0.0))
-    groups = [tiny.group([1.0], seed=1)]
-    assert await Teachers({"default": Scores(failures=2)}, 1).scores(groups)
-    with pytest.raises(EngineError, match="algorithm.distillation.teachers.default: the server is down"):
-        await Teachers({"default": Scores(failures=3)}, 1).scores(groups)
 
 
 def test_another_vocabulary_is_refused() -> None:

@@ -62,31 +62,6 @@ def test_a_bfloat16_model_is_exported_in_bfloat16(tiny: Any, tmp_path: Path, dty
     assert (target / "model.safetensors").stat().st_size < 1.2 * (first / "model.safetensors").stat().st_size
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_adapter_is_merged_and_rounded_once(checkpoint: Path, tmp_path: Path, dtype: str) -> None:
-    """To the bits that engines with weights of their own are given."""
-    pytest.importorskip("peft")
-    config = ModelConfig(path=str(checkpoint), dtype=dtype, lora={"rank": 4})
-    policy = load_policy(config, str(checkpoint), torch.device("cpu"))
-    assert policy.adapter is not None
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for tensor in policy.adapter.state_dict().values():
-            tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.1)
-    saved, target = tmp_path / "saved", tmp_path / "model"
-    for folder in (saved, target):
-        folder.mkdir()
-    policy.adapter.save_pretrained(saved)
-    policy.tokenizer.save_pretrained(saved)
-    export_model(str(saved), target)
-    plain = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
-    wanted = policy.state_dict()
-    assert plain.dtype == getattr(torch, dtype)
-    assert set(plain.state_dict()) == set(wanted)
-    for name, value in plain.state_dict().items():
-        assert value.equal(wanted[name]), name
-
-
 def test_a_failure_leaves_nothing(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")

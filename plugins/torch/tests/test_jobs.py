@@ -20,7 +20,7 @@ from toolrl.rollouts.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl.types import RewardEntry
 from toolrl_plugin_torch.commands.sft import check_fine_tuning
-from toolrl_plugin_torch.fine_tuning.job import find_demonstrations
+from toolrl_plugin_torch.fine_tuning.loop import find_demonstrations
 from toolrl_plugin_torch.loop.job import longest_episode
 from toolrl_plugin_torch.options import SftConfig, TorchOptions
 from toolrl_testing.fakes import make_episode

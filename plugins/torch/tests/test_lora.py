@@ -81,9 +81,8 @@ def test_training_leaves_the_weights_of_the_model_alone(tiny: Any, folder: Path,
     assert set(names) == changed, "no average is kept of what isn't trained"
 
 
-@pytest.mark.parametrize("rslora", [False, True])
-def test_merged_weights_compute_the_same(tiny: Any, folder: Path, rslora: bool) -> None:
-    policy = adapted(tiny, folder, {"rank": 4, "alpha": 6, "rslora": rslora})
+def test_merged_weights_compute_the_same(tiny: Any, folder: Path) -> None:
+    policy = adapted(tiny, folder, {"rank": 4, "alpha": 6})
     wanted = tiny.logits(policy.model)
     assert not torch.allclose(wanted, tiny.logits(tiny.load(folder).model), atol=1e-2), "the adapter does something"
     weights = PolicyWeights(policy, 0)
@@ -172,7 +171,7 @@ def test_an_adapter_of_another_kind_is_merged_as_peft_does(tiny: Any, tmp_path: 
     assert not torch.allclose(tiny.logits(policy.model), tiny.logits(tiny.load(folder).model), atol=1e-2)
 
 
-@pytest.mark.parametrize("other", [{"rank": 8}, {"alpha": 3}, {"rslora": True}, {"target_modules": ["q_proj"]}])
+@pytest.mark.parametrize("other", [{"rank": 8}, {"alpha": 3}, {"target_modules": ["q_proj"]}])
 def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, Any]) -> None:
     policy = adapted(tiny, tiny.save(tmp_path / "model"), {"rank": 4})
     path = saved(policy, tmp_path)

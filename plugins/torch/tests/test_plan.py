@@ -18,7 +18,7 @@ from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig
 from toolrl_plugin_torch.plan import report
-from toolrl_plugin_torch.plan.gpus import GIB, Gpu
+from toolrl_plugin_torch.plan.memory import GIB, Gpu
 from toolrl_plugin_torch.plan.sizes import PolicySizes
 from toolrl_plugin_torch.policy import model_settings
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
@@ -123,20 +123,6 @@ def test_what_is_advised_fits(config: str, capsys: pytest.CaptureFixture[str]) -
     words = [word for path, value in changes.items() for word in ("--set", f"{path}={json.dumps(value)}")]
     status, fitting = _plan(capsys, config, "--gpu", "h200", *words)
     assert (status, fitting["fits"], fitting["peak_gib"]) == (0, "yes", facts["advice"][0]["peak_gib"])
-
-
-def test_over_ranks_the_optimizer_may_wait_on_the_cpu(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, facts = _plan(capsys, config, "--gpu", "40:8")
-    first = facts["advice"][0]
-    assert first["set"] == {"trainer.offload": ["optimizer"]}
-    _, fitting = _plan(capsys, config, "--gpu", "40:8", "--set", 'trainer.offload=["optimizer"]')
-    assert (fitting["fits"], fitting["peak_gib"]) == ("yes", first["peak_gib"])
-
-
-def test_a_teacher_is_whole_on_each_rank(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    teacher = f"algorithm.distillation.teachers.default.model={tmp_path / 'model'}"
-    _, facts = _plan(capsys, config, "--gpu", "h200:8", "--set", teacher)
-    assert facts["parts_gib"]["teachers"] * GIB == pytest.approx(2 * facts["parameters"], rel=0.01)
 
 
 def test_ranks_share_a_long_sequence(config: str, capsys: pytest.CaptureFixture[str]) -> None:

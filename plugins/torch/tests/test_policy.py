@@ -70,51 +70,6 @@ def test_on_a_cpu_auto_is_what_the_files_hold_where_it_multiplies_that(
     assert load(str(tmp_path / "trained")).dtype == policy.dtype, "a run goes on in its own type"
 
 
-def test_a_gpu_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert pick_device("cuda:1").index == 1
-    assert pick_device("cuda").type == "cuda"
-    with pytest.raises(ConfigError, match="there is no 'cuda:2'; torch sees cuda:0 to cuda:1"):
-        pick_device("cuda:2")
-
-
-@pytest.mark.parametrize("where", ["./nowhere", "/nowhere/at/all", "~/nowhere", "nowhere", "inside/nowhere"])
-def test_a_folder_that_is_not_there_is_not_looked_for_elsewhere(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "inside").mkdir()
-    monkeypatch.chdir(tmp_path)
-    asked: list[Any] = []
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **_: asked.append(args))
-    with pytest.raises(ConfigError, match="model.path: there is no folder"):
-        load(where)
-    assert not asked
-
-
-@pytest.mark.filterwarnings("error")
-def test_gradient_checkpointing_gives_the_same_gradients(folder: str) -> None:
-    gradients, kept = [], {True: 0, False: 0}
-    for checkpointing in (False, True):
-
-        def keep(tensor: torch.Tensor, on: bool = checkpointing) -> torch.Tensor:
-            kept[on] += tensor.nbytes
-            return tensor
-
-        model = load(folder, gradient_checkpointing=checkpointing).model.train()
-        assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules()) == checkpointing
-        ids = torch.tensor([[1, 2, 3, 4]])
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    for plain, recomputed in zip(*gradients, strict=True):
-        assert torch.allclose(plain, recomputed, atol=1e-7)
-    assert 0 < kept[True] < kept[False] / 2
-    function = model.transformer.h[0]._gradient_checkpointing_func
-    assert function.keywords["preserve_rng_state"] is False, "another thread may be using the generator"
-
-
 def test_weights_are_written_once_and_deleted(folder: str, tmp_path: Path) -> None:
     policy = load(folder)
     weights = PolicyWeights(policy, 3, tmp_path)

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from toolrl.errors import CheckpointError
-from toolrl.loop.ranks import Ranks
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.loop.batches import FixedRows
 from toolrl_plugin_torch.loop.saver import Saver, config_digest
@@ -126,20 +125,3 @@ def test_when_a_checkpoint_is_due(
     assert saver.scheduled() is due
     saver.save()
     assert not saver.scheduled()
-
-
-def test_ranks_go_by_the_clock_of_the_first(tmp_path: Path) -> None:
-    class Second(Ranks):
-        rank = 1
-
-        def by_first(self, work: Any, what: str) -> Any:
-            asked.append(what)
-            return True
-
-    asked: list[str] = []
-    trainer: Any = SimpleNamespace(step=3, whole=True)
-    saver = Saver(trainer, tmp_path, 2, FixedRows(4), {}, ranks=Second(), every="15min")
-    assert saver.scheduled()
-    saver.last_step = 3
-    assert not saver.scheduled()
-    assert len(asked) == 1

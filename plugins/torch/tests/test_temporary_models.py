@@ -11,12 +11,12 @@ import pytest
 
 from toolrl.loop.ranks import ONE
 from toolrl_plugin_torch.policy import PolicyWeights
-from toolrl_plugin_torch.temporary_models import delete_abandoned, temporary_folder
+from toolrl_plugin_torch.weights import delete_abandoned, temporary_folder
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from toolrl_plugin_torch.temporary_models import temporary_folder
+from toolrl_plugin_torch.weights import temporary_folder
 folder = temporary_folder("weights-3", Path(sys.argv[1]))
 (Path(folder.name) / "model.safetensors").write_bytes(b"x" * 1000)
 os.kill(os.getpid(), signal.SIGKILL)

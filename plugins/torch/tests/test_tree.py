@@ -106,15 +106,6 @@ def test_trees_under_the_budget(groups: list[tuple[int, int]], budget: int) -> N
             assert not batch.loss_mask_BT[row, length:].any()
 
 
-def test_groups_are_cut_where_least_is_lost() -> None:
-    """Two groups would fit into the budget but for one sequence: the cut is between them, not inside of the second."""
-    samples = samples_of([(50, 4), (50, 4)])
-    whole = pack(samples, 10_000, share=True)[0].positions
-    batches = pack(samples, whole - 1, share=True)
-    assert sum(batch.positions for batch in batches) == whole
-    assert [len(batch.samples) for batch in batches] == [4, 4]
-
-
 def test_images_are_not_shared() -> None:
     samples = samples_of([(50, 3)])
     image = MediaInput("image", (0, 2), "key", {"pixel_values": torch.zeros(1, 3)})

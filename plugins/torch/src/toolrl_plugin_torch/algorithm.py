@@ -39,10 +39,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """By name, what a published algorithm sets."""
 
-_ADVANTAGE = ("baseline", "scale", "credit", "discount")
-_LOSS = ("surrogate", "ratio", "clip_low", "clip_high", "clip_dual")
-"""What a component in the place of the built-in estimator, or of the built-in surrogate, makes void."""
-
 
 class ImportanceConfig(Frame):
     """Weights for samples that another policy drew than the one that the update starts from: an engine whose kernels
@@ -274,13 +270,6 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
     def _fill(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        defaults = {name: field.default for name, field in cls.model_fields.items()}
-        defaults |= PRESETS.get(str(data.get("preset", "grpo")), {})
-        for key, void in (("advantage", _ADVANTAGE), ("policy_loss", _LOSS)):
-            # A resolved config holds all values; one that repeats a default contradicts nothing.
-            given = [name for name in void if data.get(name, defaults[name]) != defaults[name]]
-            if data.get(key) and given:
-                raise ValueError(f"{', '.join(given)}: without effect beside `{key}`; take out one of them")
         if data.get("advantage") and data.get("overlong"):
             raise ValueError("overlong: an advantage estimator of a plugin sees the rewards without it; take out one")
         return {**PRESETS.get(str(data.get("preset", "grpo")), {}), **data}
@@ -302,11 +291,6 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
             )
         if self.kl_coef and self.kl_estimator == "k1" and not self.kl_correction:
             raise ValueError("kl_estimator: k1 has no gradient without kl_correction; take k2 or k3, or correct it")
-        void = [name for name in ("importance", "rejection") if getattr(self, name) is not None]
-        if self.old_logprobs == "sampled" and void:
-            raise ValueError(
-                f"{void[0]}: without effect beside `old_logprobs: sampled`, whose ratio is to the samples' own"
-            )
         divided = self.baseline != "critic" and self.scale != "none" and not self.advantage
         if self.kl_in == "reward" and self.credit == "turn" and divided:
             raise ValueError(

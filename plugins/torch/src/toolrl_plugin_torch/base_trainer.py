@@ -25,7 +25,6 @@ from toolrl_plugin_torch.checkpoints.trainer_state import (
     restore_random,
     write_state,
 )
-from toolrl_plugin_torch.compiled import CompiledLayers
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
@@ -38,6 +37,36 @@ from toolrl_plugin_torch.routes import Routers
 from toolrl_plugin_torch.sharding.dtensor import local
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 from toolrl_plugin_torch.weights import PolicyWeights
+
+BACKEND = "inductor"
+
+
+class CompiledLayers:
+    """The decoder layers of some models, compiled by `torch.compile` when they are called first: `model.compile`.
+
+    Sizes are dynamic: micro-batches of other lengths need no other compilation. An engine may share the model; its
+    passes have other shapes and no gradients, so they stay as they are."""
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        from toolrl_plugin_torch.sharding.fsdp import blocks  # Imports FSDP, which others do without.
+
+        self._calls = [
+            (layer, torch.compile(layer._call_impl, backend=BACKEND, dynamic=True))
+            for model in models
+            for layer in blocks(model)
+        ]
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Meanwhile the models call their compiled layers. Covers the backward pass too, as gradient checkpointing
+        computes layers again."""
+        try:
+            for layer, call in self._calls:
+                layer._compiled_call_impl = call
+            yield
+        finally:
+            for layer, _ in self._calls:
+                layer._compiled_call_impl = None
 
 
 @contextmanager

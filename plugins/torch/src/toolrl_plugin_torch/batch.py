@@ -171,26 +171,16 @@ def _pack_trees(
         while end < len(order) and tokens + len(kept[order[end]]) - common[end] <= budget:
             tokens += len(kept[order[end]]) - common[end]
             end += 1
-        end = _cut(common, start, end)
         tree = grow([kept[index] for index in order[start:end]])
         while tree.positions > budget and end - start > 1:
             # Small forks that the tree leaves out make it larger than the estimate.
-            end = _cut(common, start, end - 1)
+            end -= 1
             tree = grow([kept[index] for index in order[start:end]])
         padded = _pad(samples, order[start:end], lengths, pad_id)
         routes = _routes([samples[index] for index in order[start:end]], tree.predictor_BT, tree.positions)
         batches.append(replace(padded, tree=tree, routes_NLK=routes))
         start = end
     return batches
-
-
-def _cut(common: Sequence[int], start: int, end: int) -> int:
-    """Where to end a micro-batch that may go from `start` to `end`: in its second half, where the sequences on both
-    sides have least in common."""
-    if end == len(common):
-        return end
-    places = range(max((start + end + 1) // 2, start + 1), end + 1)
-    return min(reversed(places), key=lambda place: common[place])
 
 
 def _trained_length(sample: Sample) -> int:

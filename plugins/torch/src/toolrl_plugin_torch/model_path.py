@@ -5,9 +5,8 @@ A run's folder (`RUN`, `RUN:best`, `RUN:30`), a folder in Hugging Face layout, o
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from toolrl.errors import CheckpointError, DataError
@@ -59,7 +58,7 @@ def _is_missing_folder(source: str) -> bool:
 
 
 def _faults(folder: Path) -> Iterator[str]:
-    """What a model's folder lacks: a config, whole weights, a tokenizer. Raises OSError."""
+    """What a model's folder lacks: a config, weights, a tokenizer. Raises OSError."""
     inside = sorted(path.name for path in folder.iterdir())
     holds = f"; it holds: {', '.join(inside[:12]) or 'nothing'}"
     config = next((folder / name for name in _CONFIGS if name in inside), None)
@@ -73,7 +72,6 @@ def _faults(folder: Path) -> Iterator[str]:
         return
     if not any(name.endswith((".safetensors", ".bin")) for name in inside):
         yield f"it has no weights, model.safetensors{holds}"
-    yield from _broken_weights(folder, inside)
     if config.name == "config.json" and not any(name.startswith(_TOKENIZERS) for name in inside):
         yield f"it has no tokenizer{holds}"
     if config.name == "adapter_config.json":
@@ -88,20 +86,6 @@ def _broken_base(base: str) -> Iterator[str]:
         yield problem
     elif (problem := missing_on_hub(base)) is not None:
         yield problem.removeprefix("model.path: ")
-
-
-def _broken_weights(folder: Path, inside: Sequence[str]) -> Iterator[str]:
-    """Which safetensors file of a folder is cut off."""
-    if importlib.util.find_spec("safetensors") is None:
-        return
-    from safetensors import SafetensorError, safe_open
-
-    for name in inside:
-        if name.endswith(".safetensors"):
-            try:
-                safe_open(folder / name, framework="np")  # reads the header, and compares it with the file's size
-            except (SafetensorError, OSError) as error:
-                yield f"{name} is broken or cut off ({error}); copy or download it again"
 
 
 def missing_on_hub(source: str) -> str | None:

@@ -29,13 +29,10 @@ _Decay = Annotated[float, Field(ge=0, lt=1)]
 class LoraConfig(Frame):
     """Train low-rank additions to linear layers (arXiv 2106.09685) and leave the model's own weights as they are."""
 
-    old_names: ClassVar[OldNames] = {"dropout": None}
+    old_names: ClassVar[OldNames] = {"dropout": None, "rslora": None}
 
     rank: int = Field(16, ge=1, description="r: columns of A and rows of B of each addition.")
-    alpha: float = Field(
-        32.0, gt=0, allow_inf_nan=False, description="An addition counts alpha / rank times (alpha / √rank: `rslora`)."
-    )
-    rslora: bool = Field(False, description="Scale by alpha / √rank, so that a higher rank learns no slower.")
+    alpha: float = Field(32.0, gt=0, allow_inf_nan=False, description="An addition counts alpha / rank times.")
     target_modules: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] = Field(
         "all-linear",
         description="Which linear layers: all-linear (all but the head), names such as [q_proj, v_proj], or a regular "
@@ -239,12 +236,6 @@ def _missing_teachers(config: Config) -> Iterator[str]:
             yield f"{where}.{name}: it names no model; give `model`, or the `engine` of a server that holds one"
         if teacher.model is not None and (problem := missing_model(teacher.model)) is not None:
             yield problem.replace("model.path", f"{where}.{name}.model")
-    alone = [name for name in config.environments if name not in teachers and "default" not in teachers]
-    if alone and not distillation.reward_weight:
-        yield (
-            f"{where}: environment {alone[0]} has no teacher, and with reward_weight 0 nothing is learned from its "
-            "episodes; name a teacher `default`, or set algorithm.distillation.reward_weight"
-        )
 
 
 def check_trainer(config: Config, command: str) -> None:

@@ -63,7 +63,7 @@ class AdapterTransfer:
         """Put the adapter into vLLM's engine in the place of the one before, and first the model that it belongs to."""
         from vllm.lora.request import LoRARequest
 
-        from toolrl_plugin_torch.temporary_models import temporary_folder
+        from toolrl_plugin_torch.weights import temporary_folder
 
         if self.request is None:
             self._base.load(engine, weights)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from toolrl.errors import CheckpointError, ConfigError
+from toolrl.errors import CheckpointError, ConfigError, first_line
 from toolrl_plugin_torch.options import LoraConfig
 from toolrl_plugin_torch.sharding.dtensor import gathered
 
@@ -53,7 +53,6 @@ class LoraAdapter:
         settings = peft.LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
-            use_rslora=config.rslora,
             target_modules=config.target_modules,
             task_type="CAUSAL_LM",
         )
@@ -64,7 +63,7 @@ class LoraAdapter:
                 wrapped = peft.get_peft_model(model, settings, adapter_name=_NAME, autocast_adapter_dtype=False)
         except (ValueError, re.error) as error:
             raise ConfigError(
-                f"model.lora.target_modules: {_in_short(error)}",
+                f"model.lora.target_modules: {first_line(error)}",
                 hint="Give all-linear, or names of this model's linear layers.",
             ) from error
         adapter = cls(wrapped, base)
@@ -140,13 +139,13 @@ class LoraAdapter:
         shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (saved, mine)]
         settings = self._wrapped.peft_config[_NAME]
         written = read_config(folder)
-        scale = (written.get("lora_alpha"), bool(written.get("use_rslora")))
         # With these the same tensors add something else than s · B A, or change the model's own weights.
-        plain = not written.get("alpha_pattern") and written.get("init_lora_weights", True) in _LIKE_LORA
-        if not plain or shapes[0] != shapes[1] or scale != (settings.lora_alpha, settings.use_rslora):
+        strange = {name: value for name in ("use_rslora", "alpha_pattern") if (value := written.get(name))}
+        if written.get("init_lora_weights", True) not in _LIKE_LORA:
+            strange["init_lora_weights"] = written["init_lora_weights"]
+        if strange or shapes[0] != shapes[1] or written.get("lora_alpha") != settings.lora_alpha:
             raise CheckpointError(
-                f"its adapter (rank {written.get('r')}, alpha {scale[0]}, init_lora_weights "
-                f"{written.get('init_lora_weights')!r}, alpha_pattern {written.get('alpha_pattern')}) isn't that of "
+                f"its adapter (rank {written.get('r')}, alpha {written.get('lora_alpha')}, {strange}) isn't that of "
                 f"model.lora (rank {settings.r}, alpha {settings.lora_alpha})",
                 where=str(folder),
                 hint=hint,
@@ -229,7 +228,7 @@ def merge_from(model: Any, folder: Path) -> Any:
             raise ValueError(f"{len(strange)} of its tensors and the layers that it names don't fit: {strange[0]} …")
         merged = wrapped.merge_and_unload()
     except Exception as error:
-        text = f"model.path: the adapter can't be merged into its model: {type(error).__name__}: {_in_short(error)}"
+        text = f"model.path: the adapter can't be merged into its model: {type(error).__name__}: {first_line(error)}"
         raise ConfigError(
             text, where=str(folder), hint=f"See whether {CONFIG_FILE} is what was written with the weights beside it."
         ) from error
@@ -241,6 +240,7 @@ def merge_from(model: Any, folder: Path) -> Any:
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of the adapter in a folder. Raises CheckpointError."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not (folder / WEIGHTS_FILE).is_file():
@@ -249,7 +249,10 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
             where=str(folder),
             hint="adapter_model.bin isn't read, as a pickle may run code; save the adapter anew with peft.",
         )
-    found: dict[str, torch.Tensor] = load_file(folder / WEIGHTS_FILE)
+    try:
+        found: dict[str, torch.Tensor] = load_file(folder / WEIGHTS_FILE)
+    except SafetensorError as error:
+        raise CheckpointError(f"{WEIGHTS_FILE} can't be read: {error}", where=str(folder)) from error
     return found
 
 
@@ -274,8 +277,3 @@ def require_peft(what: str) -> Any:
     # It reads an attribute that newer versions of transformers have by another name; nothing here can change that.
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
     return peft
-
-
-def _in_short(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else f"{text[:300]} …"

@@ -41,7 +41,7 @@ async def _sft(args: argparse.Namespace) -> int:
     data = {"sft.data": settings.data is not None, "data.eval": False}
     check_fine_tuning(loaded.config, settings, overwrite=args.overwrite)
     check_start(loaded, registry, data, resume=args.resume, overwrite=args.overwrite)
-    from toolrl_plugin_torch.fine_tuning.job import fine_tune
+    from toolrl_plugin_torch.fine_tuning.loop import fine_tune
 
     job = partial(fine_tune, settings=settings)
     return await run_job(args, loaded, registry, job, data=data, total_steps=settings.steps, resume=args.resume)

@@ -98,8 +98,8 @@ class LearningChecks:
             yield (
                 "calls",
                 f"an episode makes {mean:.2g} calls that succeed, at most {self._most_calls:.2g} in a step before. "
-                "Check in the report whether the model tries, environments.*.parser reads it, and the tool answers; one "
-                "that doesn't try needs a system_prompt that asks for calls, or fine-tuning first (toolrl sft)",
+                "Check in the report whether the model tries, environments.*.parser reads it, and the tool answers; "
+                "one that doesn't try needs a system_prompt that asks for calls, or fine-tuning first (toolrl sft)",
             )
         rewards = {reward for step in self._steps for reward in step.rewards}
         if self._by_rewards and len(rewards) == 1:

@@ -27,8 +27,6 @@ from toolrl_plugin_torch.policy import PolicyModel, load_policy
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout
 
 _log = logging.getLogger(__name__)
-PAUSES = (1.0, 10.0, 60.0)
-"""Seconds before each further attempt to score a trajectory."""
 _WHERE = "algorithm.distillation.teachers"
 _TEXT = "Hello, world! 3.14 × 271828 = ∞\n\tdef f(x):\n    return x ** 2  # été 你好\n"
 _Scores = Mapping[tuple[str, int], tuple[float, ...]]
@@ -75,16 +73,11 @@ class Teachers:
     async def _score(self, episode: Episode, place: int) -> tuple[float, ...]:
         name = str(self._of(episode))
         it = episode.trajectories[place]
-        for pause in (*PAUSES, None):
-            try:
-                return await self._ask(self.engines[name], it)
-            except EngineError as error:
-                if pause is None:
-                    error.where = error.where or f"{_WHERE}.{name}"
-                    raise
-                _log.warning("%s.%s: %s; asked again in %g s", _WHERE, name, error.message, pause)
-                await asyncio.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return await self._ask(self.engines[name], it)
+        except EngineError as error:
+            error.where = error.where or f"{_WHERE}.{name}"
+            raise
 
     @staticmethod
     async def _ask(engine: ScoresTokens, it: Trajectory) -> tuple[float, ...]:
@@ -152,8 +145,6 @@ async def started_teachers(assembly: Assembly) -> AsyncIterator[Teachers | None]
             except EngineError as error:
                 error.where = error.where or f"{_WHERE}.{name}.engine"
                 raise
-            most = getattr(engine, "most_scored", assembly.limits.max_episode_tokens)
-            _check_length(most, assembly.limits.max_episode_tokens, f"{_WHERE}.{name}")
             if teacher.model is None:  # A server holds it.
                 await _check_same_ids(assembly.model.tokenizer, engine, f"{_WHERE}.{name}")
             engines[name] = engine
@@ -169,7 +160,6 @@ def _engine(assembly: Assembly, teacher: TeacherConfig, where: str) -> Any:
         plain = {"lora": None, "compile": False, "gradient_checkpointing": False}
         policy = load_policy(settings.model_copy(update=plain), source, student.device)
         _check_same_words(student, policy, f"{where}.model")
-        _check_length(policy.max_positions, assembly.limits.max_episode_tokens, where)
         more = {"weights": policy.weights(0, assembly.folder.directory), "dtype": policy.dtype}
     engine = assembly.build("engines", teacher.engine, f"{where}.engine", **more)
     if not isinstance(engine, ScoresTokens):
@@ -178,15 +168,6 @@ def _engine(assembly: Assembly, teacher: TeacherConfig, where: str) -> Any:
             hint="Take `transformers`, `vllm`, or a server by `openai`.",
         )
     return engine
-
-
-def _check_length(most: int, longest: int, where: str) -> None:
-    """Raises ConfigError where an episode may be longer than a teacher's texts."""
-    if most < longest:
-        raise ConfigError(
-            f"{where}: it scores {most} tokens at most, and an episode may have {longest}",
-            hint=f"Set rollout.max_episode_tokens to {most} or less, or let the teacher have longer sequences.",
-        )
 
 
 def _check_same_words(student: Any, teacher: PolicyModel, where: str) -> None:

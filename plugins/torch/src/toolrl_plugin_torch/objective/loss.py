@@ -17,7 +17,7 @@ A token's loss, with r = exp(logprob − old logprob):
     importance · surrogate            what the advantage asks for, `surrogate`, weighted where another
                                       policy sampled, and 0 where that one was too far off,
                                       `importance`
-    + kl_coef · w · kl                an estimate of KL(policy ‖ reference), `toolrl_plugin_torch.objective.divergence`
+    + kl_coef · w · kl                an estimate of KL(policy ‖ reference), `kl_estimate`
     + distillation.coef · w · kl      the same of KL(policy ‖ teacher), with `kl_as: loss`
     − entropy_coef · entropy          of the next-token distribution
 
@@ -47,12 +47,12 @@ import torch
 
 from toolrl.protocols import LossTerms, PolicyLoss
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.objective.divergence import kl_estimate
 from toolrl_plugin_torch.objective.importance import importance_weights, rejected_tokens
 from toolrl_plugin_torch.objective.surrogate import (
     cispo_surrogate,
     clipped_surrogate,
     clipped_tokens,
+    kl_estimate,
     log_ratio,
     own_gradients,
     ratio_of,

@@ -70,8 +70,6 @@ def _changes(setting: Setting) -> Iterator[Change]:
         least, most, _ = setting.engine_bytes()
         if least > most:
             yield f"{_ENGINE}memory_fraction", math.ceil(20 * least / setting.gpu.bytes) / 20
-    if hasattr(engine, "cache_tokens"):
-        yield f"{_ENGINE}cache_tokens", max(setting.longest, 64) * 8
     tokens = config.trainer.tokens_per_microbatch
     for part in (2, 4, 8):
         if tokens // part >= max(_LEAST_TOKENS, config.rollout.max_episode_tokens or 0):

@@ -10,8 +10,7 @@ import torch
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.plan.advice import advice
-from toolrl_plugin_torch.plan.gpus import GIB, Gpu, gpu_here, parse_gpu
-from toolrl_plugin_torch.plan.memory import MemoryPlan, Setting, plan_memory
+from toolrl_plugin_torch.plan.memory import GIB, Gpu, MemoryPlan, Setting, gpu_here, parse_gpu, plan_memory
 from toolrl_plugin_torch.plan.sizes import PolicySizes, teacher_bytes
 from toolrl_plugin_torch.sharding.sequence_parallel import check_sequence_parallel
 

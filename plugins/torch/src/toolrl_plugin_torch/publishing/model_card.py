@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -37,11 +36,6 @@ class Export:
         return (self.folder / CONFIG_FILE).is_file()
 
     @property
-    def takes_images(self) -> bool:
-        config = self.folder / "config.json"
-        return config.is_file() and "vision_config" in json.loads(config.read_bytes())
-
-    @property
     def fine_tuned(self) -> bool:
         """Whether the run was `toolrl sft`."""
         return not self.run.metrics_lines("train")
@@ -64,17 +58,16 @@ def hub_base(source: str) -> str | None:
 
 
 def model_card(export: Export, name: str) -> ModelCard:
-    """The card of `name`: what the run was, its held-out metrics, and how to use the model."""
+    """The card of `name`: what the run was, and its held-out metrics."""
     config = export.run.config
     how = ["sft"] if export.fine_tuned else ["reinforcement-learning", str(config["algorithm"].get("preset"))]
     data = ModelCardData(
         base_model=export.base_model,
         library_name="peft" if export.is_adapter else "transformers",
-        pipeline_tag="image-text-to-text" if export.takes_images else "text-generation",
         tags=["toolrl", "tool-use", *how],
         model_name=name,
     )
-    text = "\n\n".join([*_head(export, name), *_metrics(export), *_use(export, name)])
+    text = "\n\n".join([*_head(export, name), *_metrics(export)])
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}\n")
 
 
@@ -143,26 +136,3 @@ def _measured(line: MetricsLine) -> list[str]:
     names = [name for name in known if not name.startswith("avg@") and name != "pass@1"]
     names = names or [name for name in ("accuracy", "reward/mean") if name in line.metrics]
     return [name for name in names if math.isfinite(line.metrics[name])]
-
-
-def _use(export: Export, name: str) -> Iterator[str]:
-    tokenizer, loader, library = "AutoTokenizer", "AutoModelForCausalLM", "transformers"
-    if export.takes_images:
-        tokenizer, loader = "AutoProcessor", "AutoModelForImageTextToText"
-    if export.is_adapter:
-        loader, library = "AutoPeftModelForCausalLM", "peft"
-    yield "## How to use"
-    yield f"""```python
-from {library} import {loader}
-from transformers import {tokenizer}
-
-tokenizer = {tokenizer}.from_pretrained("{name}")
-model = {loader}.from_pretrained("{name}", dtype="auto")
-messages = [{{"role": "user", "content": "…"}}]
-tools = []  # the JSON schemas of the tools, or Python functions with type hints and docstrings
-prompt = tokenizer.apply_chat_template(
-    messages, tools=tools or None, add_generation_prompt=True, return_dict=True, return_tensors="pt"
-)
-output = model.generate(**prompt, max_new_tokens=512)
-print(tokenizer.decode(output[0, prompt["input_ids"].shape[1]:]))
-```"""
