@@ -89,7 +89,7 @@ def tree_attention(
     tree = arguments.get(ARGUMENT)
     if not isinstance(tree, TokenTree):
         raise CannotShareError("its layers don't hand on what their attention is to be given")
-    asked = {name: value for name in _REFUSED if (value := arguments.get(name)) is not None}
+    asked = {name: arguments[name] for name in _REFUSED if arguments.get(name) is not None}
     causal = arguments.get("is_causal") is not False and getattr(module, "is_causal", True) is not False
     if asked or dropout or attention_mask is not None or not causal:
         raise CannotShareError(
