@@ -266,7 +266,7 @@ def test_a_deterministic_run_is_the_same_bit_for_bit(own_place: Any, here: Any) 
 
     settings = {
         **RESUMED,
-        "algorithm": {**RESUMED["algorithm"], "reference": {"sync_every": 1, "mixup": 0.1}},
+        "algorithm": {**RESUMED["algorithm"], "reference": {"sync_every": 2}},
         "trainer": {**RESUMED["trainer"], "epochs_per_step": 2},
         "deterministic": True,
         "rollout": {"concurrency": 6},
@@ -279,14 +279,14 @@ def test_a_deterministic_run_is_the_same_bit_for_bit(own_place: Any, here: Any) 
     config = own_place.config(settings)
     for name, arguments in (
         ("whole", [["--set", "trainer.steps=4"]]),
-        ("parts", [["--set", f"trainer.steps={steps}", *more] for steps, more in ((1, []), (4, ["--resume"]))]),
+        ("parts", [["--set", f"trainer.steps={steps}", *more] for steps, more in ((3, []), (4, ["--resume"]))]),
     ):
         for more in arguments:
             done = here("train", config, "--set", f"run.name={name}", *more, place=own_place)
             assert done.returncode == 0, done.stderr
     whole, parts = own_place.run("whole"), own_place.run("parts")
     assert exact_metrics(whole) == exact_metrics(parts)
-    assert parts.metrics_lines("train")[2].metrics["kl"] > 1e-3, "the resumed run starts away from its reference"
+    assert parts.metrics_lines("train")[3].metrics["kl"] > 0, "the resumed run starts away from its reference"
     weights = [load_file(run.checkpoints / "step-000004" / "model.safetensors") for run in (whole, parts)]
     assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
 

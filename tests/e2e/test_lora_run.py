@@ -87,7 +87,7 @@ def test_a_checkpoint_that_is_not_there_is_an_error(tuned: Any, here: Any, warm:
     assert done.returncode == 1
     assert "has no checkpoint '7'; there are: step-000016" in done.stderr
     done = here("eval", "runs/warm", "--checkpoint", "best")
-    assert "has no best checkpoint, which trainer.keep_best keeps" in done.stderr
+    assert "there is no best checkpoint; trainer.keep_best keeps one" in done.stderr
     done = here("eval", warm.config, "--checkpoint", "best")
     assert done.returncode == 2
     assert "--checkpoint is for a run's folder" in done.stderr
