@@ -85,7 +85,7 @@ def test_it_is_evaluated(tuned: Any, here: Any, arguments: tuple[str, ...]) -> N
 def test_a_checkpoint_that_is_not_there_is_an_error(tuned: Any, here: Any, warm: Any) -> None:
     done = here("eval", "runs/lora", "--checkpoint", "7")
     assert done.returncode == 1
-    assert "has no checkpoint '7'; there are: step-000016" in done.stderr
+    assert "there is no checkpoint '7'. There are: step-000016" in done.stderr
     done = here("eval", "runs/warm", "--checkpoint", "best")
     assert "there is no best checkpoint; trainer.keep_best keeps one" in done.stderr
     done = here("eval", warm.config, "--checkpoint", "best")

@@ -185,6 +185,7 @@ def test_a_rank_that_stays_behind_is_named(ranks: Ranks) -> None:
     status, _, err = ranks.run("train", config, TRIP="stand")
     assert status != 0
     assert "rank 0 lost the other ranks at 'the groups of train-2'" in err
+    assert "rank 1 was last at" in err
     assert "cluster.rank_timeout" in err
 
 

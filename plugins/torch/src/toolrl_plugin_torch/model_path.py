@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolrl.errors import CheckpointError, DataError
-from toolrl.loop.checkpoints import find_checkpoint
+from toolrl.loop.checkpoints import find_checkpoint, list_checkpoints
 from toolrl.runs.folder import run_and_checkpoint
 from toolrl_common.hub import check_on_hub
 
@@ -22,6 +22,8 @@ _TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
 def missing_model(path: str) -> str | None:
     """The problem of a model that is missing or can't be read; None where a run can load it."""
     if (found := run_and_checkpoint(path)) is not None:
+        if not list_checkpoints(found[0] / "checkpoints"):
+            return f"model.path: the run {str(found[0])!r} has no checkpoint yet"
         try:
             find_checkpoint(found[0] / "checkpoints", found[1])
         except CheckpointError as error:

@@ -31,7 +31,7 @@ from toolrl_plugin_torch.sharding.rendezvous import rendezvous
 
 T = TypeVar("T")
 
-_READY, _FAILED = "ready", "failed"
+_READY, _FAILED, _AT = "ready", "failed", "at"
 """Keys of the store."""
 _TRANSPORT = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe", "tcpstore")
 """Words of transport failures in the RuntimeErrors of torch.distributed, in small letters."""
@@ -111,6 +111,7 @@ class ProcessGroup(Ranks):
             )
             packed = pickle.dumps((what, _Failure.of(self.rank, own)), protocol=5)
         try:
+            self._store.set(f"{_AT}/{self.rank}", what)
             found = [pickle.loads(part) for part in self._exchange(packed)]
         except (RuntimeError, ValueError) as error:
             # gloo raises RuntimeError for a broken connection and for a timeout alike.
@@ -232,8 +233,13 @@ class ProcessGroup(Ranks):
         return None
 
     def _lost(self, what: str, error: Exception) -> LostRanksError:
+        seen = ""
+        with contextlib.suppress(RuntimeError):
+            for rank in range(self.size):
+                if rank != self.rank and self._store.check([f"{_AT}/{rank}"]):
+                    seen += f"; rank {rank} was last at {self._store.get(f'{_AT}/{rank}').decode()!r}"
         return LostRanksError(
-            f"rank {self.rank} lost the other ranks at {what!r}: {first_line(error)}",
+            f"rank {self.rank} lost the other ranks at {what!r}: {first_line(error)}{seen}",
             hint=f"A rank waits {self._timeout:g} seconds for the others (cluster.rank_timeout). See the output of the "
             "rank that stayed behind.",
         )
