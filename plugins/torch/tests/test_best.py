@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +121,6 @@ def test_a_run_that_goes_on_without_keeping_the_best_loses_none(saver: Any) -> N
     saver.run(two, [0.75, 0.75])
     assert names(two) == ["step-000001", "step-000004"]
     assert find_checkpoint(two.directory, "best").name == "step-000001"
-
-
-def test_a_best_that_was_deleted_is_named(saver: Any) -> None:
-    one = saver()
-    saver.run(one, [0.5, 0.25])
-    shutil.rmtree(one.directory / "step-000001")
-    with pytest.raises(CheckpointError, match="no step-000001 any more, which was the best") as caught:
-        find_checkpoint(one.directory, "best")
-    assert caught.value.hint == "There are: step-000002."
 
 
 def test_the_best_is_checked_before_it_is_used(saver: Any) -> None:

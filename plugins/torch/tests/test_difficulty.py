@@ -108,16 +108,6 @@ def test_groups_of_rewards_that_differ_are_not_set_aside(rewards: tuple[float, .
     assert len(pools.kept()) == aside
 
 
-async def test_with_dynamic_sampling_known_tasks_cost_no_round() -> None:
-    supply = source(Graded(), kind="dynamic", revisit=100)
-    assert await step_of(supply, 1) == [8, 9, 10, 11]
-    assert supply.metrics()["groups/set_aside"] == 8.0
-    assert await step_of(supply, 2) == [8, 9, 10, 11]
-    assert supply.metrics() == {
-        "groups/set_aside": 0.0, "tasks/solved": 4.0, "tasks/unsolved": 4.0, "tasks/active": 4.0
-    }  # fmt: skip
-
-
 def through_a_checkpoint(position: DataPosition, step: int, folder: Path) -> DataPosition:
     fields = {"position": position.next, "pending": position.pending, "buffer": position.buffer}
     state = LoopState(step, step, config_digest="", pass_rates=position.pass_rates, **fields)

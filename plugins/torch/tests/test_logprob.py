@@ -124,13 +124,6 @@ def test_equals_generation_token_by_token(tiny: Any) -> None:
                     assert scored_BT[row, t + 1].item() == pytest.approx(logprob.item(), abs=1e-5)
 
 
-def test_first_token_cannot_be_trained(tiny: Any) -> None:
-    ids_BT, attention_BT, mask_BT = tiny.batch()
-    mask_BT[1, 0] = True
-    with pytest.raises(ValueError, match="first token"):
-        TokenScorer(tiny.model())(ids_BT, attention_BT, mask_BT)
-
-
 @pytest.mark.parametrize(
     ("family", "transform"),
     [

@@ -103,13 +103,3 @@ def test_failed_episodes_are_wrong_in_an_evaluation(make_episode: Any) -> None:
     assert episode_metrics(groups)["accuracy"] == 1.0, "a step of training counts them apart"
     only = _groups([failed])
     assert episode_metrics(only, evaluation=True)["accuracy"] == pass_metrics(only, 1)["avg@1"] == 0.0
-
-
-def test_failed_episodes_that_nobody_would_judge_are_no_wrong_answers(make_episode: Any) -> None:
-    game, lost = make_episode(environment="game"), make_episode(environment="game", failed=True)
-    right, failed = make_episode(metrics={"correct": 1.0}), make_episode(failed=True)
-    assert not {"accuracy", "avg@1"} & {**episode_metrics(_groups([game, lost]), evaluation=True)}.keys()
-    assert pass_metrics(_groups([game, lost]), 1) == {}
-    metrics = episode_metrics(_groups([game, lost], [right, failed]), evaluation=True)
-    assert metrics["accuracy"] == metrics["environment/accuracy/default"] == 0.5
-    assert "environment/accuracy/game" not in metrics

@@ -82,17 +82,6 @@ def test_equals_torchs_adamw_without_decay_on_vectors(dtype: str, bucket: int, m
         assert all(one.equal(two) for one, two in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
-def test_small_updates_of_bfloat16_weights_are_not_lost() -> None:
-    weight = torch.nn.Parameter(torch.full((4, 4), 1.0, dtype=torch.bfloat16))
-    optimizer = PolicyOptimizer([("weight", weight)], _config(learning_rate=1e-4))
-    for _ in range(100):
-        weight.sum().backward()
-        optimizer.step(1e-4)
-    # Each update is 1e-4, far below bfloat16's step of 0.004 under 1: only a float32 master sums them up.
-    assert torch.allclose(weight.float(), torch.full((4, 4), 0.99), atol=0.004)
-    assert weight.dtype == torch.bfloat16
-
-
 def test_micro_batches_are_summed_in_float32() -> None:
     weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     optimizer = PolicyOptimizer([("weight", weight)], _config(max_grad_norm=1e9))

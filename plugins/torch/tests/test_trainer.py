@@ -212,31 +212,6 @@ def test_a_step_that_breaks_half_way_is_not_whole(setting: Setting, monkeypatch:
     assert (trainer.step, trainer.whole) == (1, True)
 
 
-async def test_freed_memory_is_given_back_before_an_engine_wakes(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An engine in another process can't have what this one's allocator keeps."""
-    order: list[str] = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: order.append("empty_cache"))
-    trainer = setting.trainer(setting.policy())
-
-    class Engine:
-        async def rest(self) -> None:
-            order.append("sleep")
-
-        async def update_weights(self, weights: Any, version: int) -> None:
-            order.append(f"wake_up {weights.version}")
-
-    update = trainer.update
-    monkeypatch.setattr(trainer, "update", lambda groups: [order.append("update"), update(groups)][1])
-    engine, groups = Engine(), [setting.group([1.0, 0.0])]
-    for step in (1, 2):  # As the loop does.
-        await engine.rest()
-        trainer.update(groups)
-        await engine.update_weights(trainer.weights(), step)
-    assert order == [event for step in (1, 2) for event in ("sleep", "update", "empty_cache", f"wake_up {step}")]
-
-
 def test_memory_that_ran_out_says_what_to_make_smaller() -> None:
     @within_memory()
     def update() -> None:
