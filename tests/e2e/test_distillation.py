@@ -48,6 +48,52 @@ def test_replayed_groups_keep_their_scores(trained: Any, here: Any, workplace: A
         assert scored == [bool(bit) for bit in trajectory.loss_mask]
 
 
+FLAKY = {
+    "plugin": """
+        from toolrl import Component, hookimpl
+
+        @hookimpl
+        def toolrl_engines():
+            place = "toolrl_plugin_flaky.engine"
+            yield Component("flaky", f"{place}:Flaky", summary="Scores a step.", options=f"{place}:Options")
+    """,
+    "engine": """
+        from typing import ClassVar
+        from pydantic import BaseModel
+        from toolrl.errors import EngineError
+
+        class Options(BaseModel):
+            scores_tokens: ClassVar = True
+
+        class Flaky:
+            def __init__(self, options, context):
+                self.left = 20
+            async def start(self): ...
+            async def stop(self): ...
+            async def close(self, session): ...
+            async def update_weights(self, weights, version): ...
+            async def generate(self, prompt, sampling, *, session, media=()): ...
+            async def score(self, ids, start, *, temperature=1.0, media=()):
+                self.left -= 1
+                if self.left < 0:
+                    raise EngineError("the teacher's server is gone")
+                return [-1.0] * (len(ids) - start)
+    """,
+}
+
+
+def test_a_teacher_that_is_gone_stops_the_run_with_its_last_step_saved(
+    trained: Any, here: Any, workplace: Any, plugin_site: Any
+) -> None:
+    plugin_site.add("flaky", FLAKY)
+    settings = ("run.name=gone", "algorithm.distillation.teachers.default.engine=flaky", "trainer.save_every=0")
+    done = here("train", trained.config, *(part for it in settings for part in ("--set", it)), site=plugin_site)
+    assert done.returncode == 1
+    assert "algorithm.distillation.teachers.default: the teacher's server is gone" in done.stderr
+    assert [path.name for path in workplace.run("gone").checkpoints.glob("step-*")] == ["step-000001"]
+    assert len(steps_of(workplace, "gone")) == 1
+
+
 def test_what_cannot_teach_is_refused(trained: Any, here: Any) -> None:
     done = distilled(here, trained.config, "untaught", "algorithm.distillation.teachers.default.model=runs/none")
     assert done.returncode == 1

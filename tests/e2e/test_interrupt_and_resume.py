@@ -261,7 +261,7 @@ def test_a_deterministic_run_is_the_same_bit_for_bit(own_place: Any, here: Any) 
 
     settings = {
         **RESUMED,
-        "algorithm": {**RESUMED["algorithm"], "reference": {"sync_every": 1, "mixup": 0.1}},
+        "algorithm": {**RESUMED["algorithm"], "reference": {"sync_every": 2}},
         "trainer": {**RESUMED["trainer"], "epochs_per_step": 2},
         "deterministic": True,
         "rollout": {"concurrency": 6},
@@ -272,13 +272,13 @@ def test_a_deterministic_run_is_the_same_bit_for_bit(own_place: Any, here: Any) 
         },
     }
     config = own_place.config(settings)
-    for name, steps, *more in (("whole", 4), ("parts", 1), ("parts", 4, "--resume")):
+    for name, steps, *more in (("whole", 4), ("parts", 3), ("parts", 4, "--resume")):
         sets = ("--set", f"run.name={name}", "--set", f"trainer.steps={steps}")
         done = here("train", config, *sets, *more, place=own_place)
         assert done.returncode == 0, done.stderr
     whole, parts = own_place.run("whole"), own_place.run("parts")
     assert exact_metrics(whole) == exact_metrics(parts)
-    assert parts.metrics_lines("train")[2].metrics["kl"] > 1e-3, "the resumed run starts away from its reference"
+    assert parts.metrics_lines("train")[3].metrics["kl"] > 0, "the resumed run starts away from its reference"
     weights = [load_file(run.checkpoints / "step-000004" / "model.safetensors") for run in (whole, parts)]
     assert all(value.equal(weights[1][name]) for name, value in weights[0].items())
 
@@ -353,7 +353,7 @@ def test_a_run_goes_on_and_is_evaluated_by_its_own_config(
     done = here("train", "moved", "--resume", "--set", "trainer.learning_rate=3.0e-3", place=own_place)
     assert done.returncode == 0, done.stderr
     assert "no step is left" in caplog.text
-    assert "trainer.learning_rate 0.003 (was " in caplog.text
+    assert "continues with a config that differs" in caplog.text
 
 
 def test_fine_tuning_saves_on_the_way_and_goes_on_too(own_place: Any, here: Any) -> None:

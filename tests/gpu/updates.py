@@ -107,8 +107,7 @@ class Update:
 
     def planned(self) -> float:
         """GiB of tensors in an update by `toolrl plan`."""
-        from toolrl_plugin_torch.plan.gpus import GPUS
-        from toolrl_plugin_torch.plan.memory import CONTEXT, Setting, plan_memory
+        from toolrl_plugin_torch.plan.memory import CONTEXT, GPUS, Setting, plan_memory
         from toolrl_plugin_torch.plan.sizes import PolicySizes
 
         sizes = PolicySizes(self.config.model, self.config.model.path, self.where)
@@ -149,10 +148,10 @@ def large(figures: Figures, dry: bool) -> None:
 
 
 def _compiled(figures: Figures, dry: bool, name: str, case: Case) -> None:
-    from toolrl_plugin_torch import compiled
+    from toolrl_plugin_torch import base_trainer
 
     if dry:
-        compiled.BACKEND = "eager"  # A CPU may have no compiler.
+        base_trainer.BACKEND = "eager"  # A CPU may have no compiler.
     found = {}
     for compile_layers in (False, True):
         with Update(Case(**{**vars(case), "compile": compile_layers}), dry) as update:

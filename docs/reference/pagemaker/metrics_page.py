@@ -25,7 +25,7 @@ OTHER_KEYS = {
     "attention_mask", "body", "critic", "head", "input_ids", "optimizer", "policy", "schedule", "use_cache",
     "warmup_steps", "episodes", "group", "groups", "node", "pid", "restarted", "row", "state", "uses", "version",
     "waiting_groups", "weights", "worker", "workers", "compile", "dtype", "gradient_checkpointing", "lora",
-    "failing", "none", "shuffled",
+    "failing", "none", "shuffled", "accuracy", "steps",
 }  # fmt: skip
 """Keys of other dicts in these modules: states and arguments."""
 
@@ -56,8 +56,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "sampling policy's log-probability less the reference's over all episodes that didn't fail.",
         "kl/penalty": "Mean over episodes of what it adds to the reward; only with `algorithm.kl_in: reward`.",
         "distillation/kl": "Mean of log policy − log teacher over the sampled tokens, the policy as it sampled: it "
-        "estimates KL(policy ‖ teacher) of a token; with several environments also by environment, as "
-        "`distillation/kl/<name>`; only with `algorithm.distillation`.",
+        "estimates KL(policy ‖ teacher) of a token; only with `algorithm.distillation`.",
         "distillation/kl_max": "The greatest.",
         "entropy": "Entropy of the policy that sampled, in nats: the mean of −log p over all sampled tokens, whose "
         "expectation it is. With `rollout.top_p`, `top_k` or `min_p` it comes out less.",

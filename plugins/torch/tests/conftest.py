@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import socket
@@ -299,14 +300,23 @@ def _on_ranks(size: int, command: Sequence[str], variables: Sequence[Mapping[str
 
 
 @pytest.fixture(scope="session")
-def train() -> Any:
+def beside() -> Callable[[str], Any]:
+    """A module in this folder, by its name."""
+
+    def module(name: str) -> Any:
+        sys.path.insert(0, str(Path(__file__).parent))
+        try:
+            return importlib.import_module(name)
+        finally:
+            sys.path.remove(str(Path(__file__).parent))
+
+    return module
+
+
+@pytest.fixture(scope="session")
+def train(beside: Callable[[str], Any]) -> Any:
     """`ranks_worker.train`."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    try:
-        from ranks_worker import train
-    finally:
-        sys.path.remove(str(Path(__file__).parent))
-    return train
+    return beside("ranks_worker").train
 
 
 @pytest.fixture(scope="session")

@@ -244,7 +244,7 @@ class Reference:
             return
         with torch.no_grad():
             for reference, policy in zip(self.start.parameters(), self.model.parameters(), strict=True):
-                reference.copy_((1 - how.mixup) * reference + how.mixup * policy)
+                reference.copy_(policy)
 
     def _remember(self, rows: Iterator[Row]) -> None:
         """The log-probabilities before the step, and under the reference; advantages as a batch holds them."""

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from toolrl.errors import ConfigError
 from toolrl.loop.ranks import Ranks
-from toolrl_plugin_torch import compiled, offload
+from toolrl_plugin_torch import base_trainer, offload
 from toolrl_plugin_torch.adapters.lora import LoraAdapter
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.checkpoints.shards import FOLDER, read_shards, write_shards
@@ -53,7 +54,7 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
     """Metrics of each step, and the weights after the last, of a copy of the model; for a case of `gradients` those of
     each update, before they are clipped, in the place of the weights."""
     dtype = getattr(torch, case.get("dtype", "float64"))
-    policy = policy_of(model, case, dtype)
+    policy = policy_of(case.get("model", model), case, dtype)
     model = policy.model
     if case.get("checkpointing"):
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
@@ -61,7 +62,7 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
     if "frozen" in case:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(case["frozen"] not in name)
-    compiled.BACKEND = case.get("backend", compiled.BACKEND)
+    base_trainer.BACKEND = case.get("backend", base_trainer.BACKEND)
     trainer: Any
     offload.host_transfers = Elsewhere if case["settings"].get("offload") else lambda device: None
     if "demonstrations" in case:
@@ -73,14 +74,32 @@ def train(model: Any, case: dict[str, Any], folder: Path, ranks: Ranks) -> tuple
         own = {"temperature": heat, "longest": 16, **case.get("parts", {})}
         trainer = PolicyTrainer(policy, settings, algorithm, folder, ranks=ranks, **own)
         gradients = watched(trainer.optimizer) if case.get("gradients") else None
-        metrics = []
-        for step, groups in enumerate(case["steps"]):
-            if ranks.distributed and step == case.get("resumed"):
-                resume(trainer, folder, case["steps"][0])
-            metrics.append(trainer.update(groups))
+        metrics, saved = [], Saved()
+        with saved.hooks if "saved" in case else nullcontext():
+            for step, groups in enumerate(case["steps"]):
+                if ranks.distributed and step == case.get("resumed"):
+                    resume(trainer, folder, case["steps"][0])
+                metrics.append(trainer.update(groups))
         if gradients is not None:
-            return metrics, gradients
+            return metrics, gradients | ({"saved": saved.total} if "saved" in case else {})
     return metrics, {name: value.clone() for name, value in policy.tensors()}
+
+
+class Saved:
+    """Bytes that are kept for backward passes inside of `hooks`."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, int] = {}
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._count, lambda tensor: tensor)
+
+    @property
+    def total(self) -> torch.Tensor:
+        return torch.tensor(sum(self._bytes.values()))
+
+    def _count(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.grad_fn is not None:
+            self._bytes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
 
 
 def resume(trainer: PolicyTrainer, folder: Path, groups: Any) -> None:
@@ -125,12 +144,18 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     ranks = join("cpu", 120.0)
     work = pickle.loads((folder / "work.pkl").read_bytes())
-    results = {name: train(work["model"], case, folder, ranks) for name, case in work["cases"].items()}
+    results = {}
+    for name, case in work["cases"].items():
+        try:
+            results[name] = train(work.get("model"), case, folder, ranks)
+        except ConfigError as error:
+            results[name] = [{"refused": str(error)}], {}
     said = ranks.gather(results, "the results")
     for name in results:
         for other in said[1:]:
             assert other[name][0] == said[0][name][0], f"{name}: the ranks report different metrics"
-            assert all(value.equal(said[0][name][1][key]) for key, value in other[name][1].items()), name
+            pairs = [(value, said[0][name][1][key]) for key, value in other[name][1].items() if key != "saved"]
+            assert all(ours.equal(theirs) for ours, theirs in pairs), name
     if ranks.first:
         torch.save(results, folder / "results.pt")
     ranks.leave()

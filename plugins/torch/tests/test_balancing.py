@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.types import Group, Task
-from toolrl_plugin_torch.batch import balance, split
+from toolrl_plugin_torch.batch import split
 
 LENGTHS = (40, 3, 4, 3, 4, 3, 4, 3)
 """Sampled tokens: one episode is longer than all others together."""
@@ -27,12 +27,6 @@ def test_parts_are_as_dear_as_each_other_and_even_ones_as_long(costs: list[int],
         assert not even or max(counts) - min(counts) <= 1
         # Dealing the dearest first leaves no two lists further apart than the dearest item.
         assert max(sums) - min(sums) <= max(costs) + len(costs)
-
-
-def test_whole_groups_are_dealt_evenly_too() -> None:
-    groups, costs = [group for group in "abcd" for _ in range(2)], [50, 50, 1, 1, 2, 2, 3, 3]
-    assert balance(groups, costs, 2, together=True) == [[0, 1], [2, 3, 4, 5, 6, 7]]
-    assert balance(groups, costs, 2, together=True, even=True) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 class Noting:
@@ -68,12 +62,3 @@ def test_an_update_has_its_share_of_what_the_loss_is_averaged_over(
     ]
     trainer.update([Group("g", Task("g", ()), tuple(episodes))])
     assert noting.updates == updates
-
-
-def test_whole_groups_are_dealt_where_there_are_enough() -> None:
-    groups, costs = ["a", "a", "b", "b", "c", "c"], [5, 5, 1, 1, 4, 4]
-    assert balance(groups, costs, 2, together=True) == [[0, 1], [2, 3, 4, 5]]
-    apart = balance(groups, costs, 4, together=True)
-    assert sorted(position for part in apart for position in part) == [0, 1, 2, 3, 4, 5]
-    assert max(sum(costs[position] for position in part) for part in apart) == 5
-    assert balance(["a", "a", "b"], [3, 2, 1], 5, together=True) == [[0], [1], [2]]

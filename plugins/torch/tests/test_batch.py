@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.types import MediaInput
-from toolrl_plugin_torch.batch import MicroBatch, Sample, episode_samples, pack, supervised_sample
+from toolrl_plugin_torch.batch import Sample, episode_samples, pack, supervised_sample
 
 masks = st.lists(st.integers(0, 1), min_size=1, max_size=30).map(lambda mask: [0, *mask])
 
@@ -48,29 +47,6 @@ def test_every_sample_once_under_the_budget(all_masks: list[list[int]], budget: 
     assert sum(int(batch.loss_mask_BT.sum()) for batch in batches) == sum(map(sum, all_masks))
 
 
-def test_neighbours_in_length_share_a_micro_batch() -> None:
-    samples = [_sample([0] * (length - 1) + [1], number) for number, length in enumerate([3, 10, 4, 9, 10])]
-    assert [batch.samples for batch in pack(samples, 30)] == [(1, 4, 3), (2, 0)]
-
-
-def test_a_sample_over_the_budget_stands_alone() -> None:
-    samples = [_sample([0] * 49 + [1]), _sample([0, 1]), _sample([0, 1])]
-    batches = pack(samples, 8)
-    assert [batch.samples for batch in batches] == [(0,), (1, 2)]
-    assert batches[0].positions == 50
-
-
-def test_dtypes_and_device() -> None:
-    batch = pack([_sample([0, 1])], 8)[0]
-    assert batch.input_ids_BT.dtype == batch.attention_mask_BT.dtype == torch.int64
-    assert batch.loss_mask_BT.dtype == torch.bool
-    assert batch.rollout_logprobs_BT.dtype == batch.advantages_BT.dtype == torch.float32
-    moved = batch.to("meta")
-    assert isinstance(moved, MicroBatch)
-    assert moved.advantages_BT.device.type == "meta"
-    assert moved.samples == batch.samples
-
-
 def picture(start: int, end: int, value: float) -> MediaInput:
     tensors = {"pixel_values": torch.full((2, 3), value), "image_grid_thw": torch.tensor([[1, 1, 2]])}
     return MediaInput("image", (start, end), str(value), tensors, {"mm_token_type_ids": (1,) * (end - start)})
@@ -101,12 +77,3 @@ def test_a_sample_is_its_episodes(make_episode: Any) -> None:
     assert list(sample.logprobs) == [0.0, -0.5, 0.0, -0.5]
     assert (sample.trained_tokens, sample.media) == (2, (image,))
     assert list(supervised_sample([1, 2, 3], [0, 1, 0]).advantages) == [0.0, 1.0, 0.0]
-
-
-def test_malformed_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="differ in length"):
-        Sample([1, 2], [0, 1], [0.0], [0.0, 1.0])
-    with pytest.raises(ValueError, match="first token"):
-        Sample([1, 2], [1, 1], [0.0, 0.0], [0.0, 1.0])
-    with pytest.raises(ValueError, match="budget"):
-        pack([], 0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl.loop.checkpoints import LoopState, load_state, save_checkpoint
 from toolrl.loop.data import EndlessOrder
 from toolrl.rollouts.environment import Limits
-from toolrl.runs.records import episode_to_json
 from toolrl.types import Group, MediaInput, RewardEntry, Task
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.loop.batches import DataPosition, Demand, FixedRows, SynchronousBatches, staleness_metrics
@@ -135,20 +134,6 @@ def in_flight(supply: OverlappingBatches, step: int) -> DataPosition:
 # Turns.
 
 
-async def test_each_step_takes_the_next_rows() -> None:
-    supply = turns(Rows())
-    assert [await step_of(supply, step) for step in (1, 2)] == [[0, 1], [2, 3]]
-    assert supply.position(2) == DataPosition(4)
-    assert supply.metrics() == {}
-
-
-async def test_rows_of_a_step_that_was_not_trained_on_are_taken_again() -> None:
-    supply = turns(Rows())
-    await step_of(supply, 1)
-    await supply.take(2)
-    assert supply.position(1) == DataPosition(2)
-
-
 async def test_rows_that_a_checkpoint_left_in_flight_need_a_supply_that_overlaps() -> None:
     position = DataPosition(5, pending=(1, 3))
     with pytest.raises(CheckpointError, match="2 in-flight rows") as refused:
@@ -193,20 +178,6 @@ def test_another_batch_size_and_rows_in_flight_are_refused(position: DataPositio
 # Overlapping.
 
 
-async def test_it_starts_no_more_than_can_be_trained_on_in_time() -> None:
-    runner = Rows()
-    supply = overlapping(runner)
-    assert await step_of(supply, 1) == [0, 1]
-    assert runner.started == list(range(6)), "versions 0 to 2 can train on what is sampled now"
-    assert await step_of(supply, 2) == [2, 3]
-    await asyncio.sleep(0)
-    assert runner.started == list(range(10))
-    for step in range(3, 7):
-        await step_of(supply, step)
-    assert runner.started == list(range(12)), "there are six steps"
-    await supply.close()
-
-
 async def test_a_slow_group_is_overtaken_until_its_last_step() -> None:
     slow = asyncio.Event()
 
@@ -228,15 +199,6 @@ async def test_a_slow_group_is_overtaken_until_its_last_step() -> None:
     await supply.close()
 
 
-async def test_episodes_are_told_of_when_their_group_is_taken() -> None:
-    runner = Rows(flat=[1])
-    supply = overlapping(runner, dynamic=True)
-    await supply.take(1)
-    assert sorted(runner.told) == [0, 1, 2]
-    assert supply.metrics()["groups/set_aside"] == 1.0
-    await supply.close()
-
-
 async def test_closing_cancels_what_is_in_flight() -> None:
     async def hold(row: int) -> None:
         if row > 1:
@@ -248,23 +210,6 @@ async def test_closing_cancels_what_is_in_flight() -> None:
     await asyncio.sleep(0)
     await supply.close()
     assert sorted(runner.cancelled) == list(range(2, 8))
-
-
-async def test_what_ends_a_group_ends_the_step() -> None:
-    async def hold(row: int) -> None:
-        raise ValueError(f"row {row}")
-
-    supply = overlapping(Rows(hold))
-    with pytest.raises(ValueError, match="row"):
-        await supply.take(1)
-    await supply.close()
-
-
-async def test_where_everything_in_flight_is_flat_the_run_stops() -> None:
-    supply = overlapping(Rows(flat=range(1000)), dynamic=True)
-    with pytest.raises(RunStoppedError, match="nothing to learn"):
-        await supply.take(1)
-    await supply.close()
 
 
 async def test_groups_that_are_set_aside_count_in_the_rate_of_failures() -> None:
@@ -289,28 +234,6 @@ async def test_groups_that_are_set_aside_count_in_the_rate_of_failures() -> None
         await supply.take(1)
     await supply.close()
     assert dead.told == [0, 1], "the episodes that say why are kept"
-
-
-@pytest.mark.parametrize(("staleness", "rows"), [(1, 4), (3, 1), (1, 2), (3, 4)])
-async def test_a_run_goes_on_with_smaller_steps_or_less_staleness(staleness: int, rows: int) -> None:
-    """More rows are pending than may be in flight now."""
-    before = overlapping(Rows(), 3, rows=4)
-    await step_of(before, 1)
-    position = in_flight(before, 1)
-    await before.close()
-    assert position == DataPosition(16, tuple(range(4, 16)))
-
-    runner = Rows()
-    supply = overlapping(runner, staleness, rows=rows)
-    supply.resume(1, position)
-    trained: list[int] = []
-    for step in range(2, 7):
-        at_once = len(runner.started) - len(trained)
-        assert at_once <= (staleness + 1) * rows
-        trained += await step_of(supply, step)
-        assert set(supply.position(step).pending).isdisjoint(trained)
-    assert trained == list(range(4, 4 + 5 * rows))
-    await supply.close()
 
 
 @settings(max_examples=200, deadline=None)
@@ -400,17 +323,6 @@ async def test_half_of_each_step_is_trained_on_twice() -> None:
     await supply.close()
 
 
-async def test_what_is_too_old_is_not_trained_on_again() -> None:
-    supply = replaying(Rows(), staleness=1, replay=0.75)
-    assert await new_and_again(supply, 1) == ([0, 1, 2, 3], [])
-    # Rows 0 to 3 are of version 0: step 2 trains version 1, step 3 version 2.
-    assert await new_and_again(supply, 2) == ([4], [0, 1, 2])
-    third = await new_and_again(supply, 3)
-    assert set(third[1]) == {4}
-    assert third[0] == [5, 6, 7], "new ones take the place of those that are missing"
-    await supply.close()
-
-
 def json_round_trip(position: DataPosition) -> DataPosition:
     return replace(position, buffer=tuple(json.loads(json.dumps(position.buffer))))
 
@@ -452,32 +364,6 @@ async def test_a_checkpoint_keeps_finished_groups_with_their_episodes(tmp_path: 
     await supply.close()
 
 
-@pytest.mark.parametrize("change", [{"group_size": 3}, {"staleness": 1}, {"replay": 0.0}])
-async def test_what_does_not_fit_the_config_any_more_is_sampled_again_or_left(change: dict[str, Any]) -> None:
-    position = DataPosition(
-        8, (5, 7), tuple(record(row, version, uses) for row, version, uses in [(7, 0, 0), (3, 0, 1)])
-    )
-    runner = Rows()
-    supply = replaying(runner, **change)
-    supply.resume(2, position)
-    new, again = await new_and_again(supply, 3)
-    if "replay" in change:
-        assert again == []
-        assert 7 in new
-        assert 7 not in runner.started
-    else:
-        assert again == []
-        assert {5, 7} <= set(runner.started)
-    assert 3 not in new
-    await supply.close()
-
-
-def record(row: int, version: int, uses: int) -> Mapping[str, Any]:
-    group = make_group(row)
-    written = [episode_to_json(replace(episode, task=Task(episode.task.id, ()))) for episode in group.episodes]
-    return {"row": row, "version": version, "uses": uses, "group": group.id, "episodes": written}
-
-
 @pytest.mark.parametrize(
     "fields", [{"media": (MediaInput("image", (0, 1), "k", {}),)}, {"routes": bytes(70_000)}, {"sampling_masks": b"x"}]
 )
@@ -492,13 +378,6 @@ async def test_episodes_with_images_or_routes_are_not_kept(fields: dict[str, Any
     position = supply.position(1)
     assert position.buffer == ()
     assert position.pending, "their rows are sampled again"
-    await supply.close()
-
-
-async def test_shares_that_binary_numbers_miss_are_meant_as_written() -> None:
-    supply = replaying(Rows(), replay=0.29, rows=100)
-    await new_and_again(supply, 1)
-    assert len((await new_and_again(supply, 2))[1]) == 29
     await supply.close()
 
 

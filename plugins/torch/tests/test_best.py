@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolrl.config.model import Config, TrainerFrame
-from toolrl.errors import CheckpointError, ConfigError
-from toolrl.loop import best as module
+from toolrl.errors import CheckpointError
 from toolrl.loop.best import Best, better, read_best, write_best
-from toolrl.loop.checkpoints import find_checkpoint, list_checkpoints, verify
+from toolrl.loop.checkpoints import find_checkpoint, list_checkpoints
 from toolrl_plugin_torch.loop.batches import FixedRows
 from toolrl_plugin_torch.loop.saver import Saver, config_digest
 from toolrl_testing.fakes import FakeTrainer
@@ -40,12 +38,6 @@ def test_what_is_better(best: Best | None, step: int, value: float, found: bool)
     assert result == (Best(step, "accuracy", value) if found else None)
 
 
-def test_a_metric_that_evaluations_do_not_give_is_an_error_at_the_first() -> None:
-    with pytest.raises(ConfigError, match="keep_best: an evaluation gives no 'accuracy'") as caught:
-        better(None, 0, "accuracy", {"reward/mean": 1.0, "time/eval": 3.0})
-    assert caught.value.hint == "It gives: reward/mean."
-
-
 def test_the_metric_has_a_name_in_the_config() -> None:
     assert [TrainerFrame(keep_best=value).best_by for value in (False, True, "eval/reward/mean", "pass@4")] == [
         *(None, "accuracy", "reward/mean", "pass@4")
@@ -65,16 +57,6 @@ def test_the_record_and_the_link_are_replaced_together(tmp_path: Path) -> None:
     write_best(tmp_path, None)
     assert read_best(tmp_path) is None
     assert {path.name for path in tmp_path.iterdir()} == {"step-000002", "step-000004"}
-
-
-def test_without_links_the_record_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(*args: Any, **kwargs: Any) -> None:
-        raise OSError("not on this file system")
-
-    monkeypatch.setattr(Path, "symlink_to", no_links)
-    write_best(tmp_path, Best(2, "accuracy", 0.5))
-    assert read_best(tmp_path) == Best(2, "accuracy", 0.5)
-    assert not (tmp_path / "best").exists()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"step": "x", "metric": "a", "value": 1}', "\x00"])
@@ -126,34 +108,8 @@ def test_a_run_that_goes_on_knows_its_best(saver: Any) -> None:
     saver.run(one, [0.5, 0.25])
     two = saver()
     assert two.restore() == 2
-    two.recall([(0, {"accuracy": 0.9}), (1, {"accuracy": 0.5}), (2, {"accuracy": 0.25})])
     assert not two.judge(3, {"accuracy": 0.5})
     assert two.judge(3, {"accuracy": 0.6})
-
-
-def test_a_kill_between_the_checkpoint_and_its_record_is_made_up_for(
-    saver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
-
-    def killed(*args: Any) -> None:
-        raise Killed
-
-    one = saver()
-    saver.run(one, [0.25])
-    one.trainer.step = 2
-    assert one.judge(2, {"accuracy": 0.5})
-    with monkeypatch.context() as patch:
-        patch.setattr("toolrl_plugin_torch.loop.saver.write_best", killed)
-        with pytest.raises(Killed):
-            one.save()
-    assert names(one) == ["step-000001", "step-000002"], "the old best stays until the new one is on record"
-    assert read_best(one.directory) == Best(1, "accuracy", 0.25)
-    two = saver()
-    assert two.restore() == 2
-    two.recall([(1, {"accuracy": 0.25}), (2, {"accuracy": 0.5})])
-    assert read_best(two.directory) == Best(2, "accuracy", 0.5)
 
 
 def test_a_run_that_goes_on_without_keeping_the_best_loses_none(saver: Any) -> None:
@@ -162,64 +118,9 @@ def test_a_run_that_goes_on_without_keeping_the_best_loses_none(saver: Any) -> N
     two = saver()
     two.best_by = None
     two.restore()
-    two.recall([(1, {"accuracy": 0.5}), (2, {"accuracy": 0.25})])
     saver.run(two, [0.75, 0.75])
     assert names(two) == ["step-000001", "step-000004"]
     assert find_checkpoint(two.directory, "best").name == "step-000001"
-
-
-def test_a_record_that_can_not_be_read_costs_no_checkpoint(saver: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither an old one, which may be the best, nor the one that is being written."""
-    one = saver()
-    saver.run(one, [0.5, 0.25])
-    (one.directory / "best.json").write_text("{")
-    two = saver()
-    two.best_by = None
-    two.restore()
-    saver.run(two, [0.75])
-    assert names(two) == ["step-000001", "step-000002", "step-000003"]
-    assert "no older checkpoint is deleted" in caplog.text
-    assert "best.json" in caplog.text
-
-
-def test_a_best_that_was_deleted_is_named(saver: Any) -> None:
-    one = saver()
-    saver.run(one, [0.5, 0.25])
-    shutil.rmtree(one.directory / "step-000001")
-    with pytest.raises(CheckpointError, match="no step-000001 any more, which was the best") as caught:
-        find_checkpoint(one.directory, "best")
-    assert caught.value.hint == "There are: step-000002."
-
-
-def test_a_best_whose_checkpoint_is_gone_is_forgotten(saver: Any) -> None:
-    """The run went back to an earlier step, say."""
-    one = saver(keep=9)
-    saver.run(one, [0.25, 0.5])
-    (one.directory / "step-000002" / "model.safetensors").unlink()
-    two = saver(keep=9)
-    assert two.restore() == 1
-    two.recall([(1, {"accuracy": 0.25})])
-    assert read_best(two.directory) == Best(1, "accuracy", 0.25)
-    three = saver(keep=9)
-    three.recall([])
-    assert read_best(three.directory) is None
-
-
-def test_a_full_disk_keeps_the_old_record(saver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = saver()
-    saver.run(one, [0.25])
-
-    def full(best: Best) -> None:
-        raise OSError(28, "No space left on device")
-
-    one.trainer.step = 2
-    assert one.judge(2, {"accuracy": 0.5})
-    monkeypatch.setattr(module, "asdict", full)  # the file is open by then
-    with pytest.raises(CheckpointError, match="record of the best checkpoint can't be written: .*No space left"):
-        one.save()
-    assert read_best(one.directory) == Best(1, "accuracy", 0.25)
-    for name in names(one):
-        verify(one.directory / name)
 
 
 def test_the_best_is_checked_before_it_is_used(saver: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from toolrl_plugin_torch import compiled
+from toolrl_plugin_torch import base_trainer
 
 
 def updated(tiny: Any, folder: Path, *, compiles: bool, share: bool, checkpointing: bool) -> list[Any]:
@@ -33,7 +33,7 @@ def updated(tiny: Any, folder: Path, *, compiles: bool, share: bool, checkpointi
 def test_an_update_with_compiled_layers(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: bool, checkpointing: bool
 ) -> None:
-    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    monkeypatch.setattr(base_trainer, "BACKEND", "aot_eager")
     *plain, weights = updated(tiny, tmp_path, compiles=False, share=share, checkpointing=checkpointing)
     assert not counters["stats"]["unique_graphs"]
     *steps, found = updated(tiny, tmp_path, compiles=True, share=share, checkpointing=checkpointing)

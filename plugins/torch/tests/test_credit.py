@@ -10,9 +10,8 @@ import pytest
 
 from toolrl.errors import RewardError
 from toolrl.types import Group, RewardEntry, Segment, Task, Turn
-from toolrl_plugin_torch.algorithm import AlgorithmConfig, OverlongConfig
-from toolrl_plugin_torch.objective.advantage import EPSILON
-from toolrl_plugin_torch.objective.credit import Credit, credit, is_flat, overlong_penalty, token_advantages
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.objective.credit import Credit, credit, is_flat, token_advantages
 
 DR_GRPO = AlgorithmConfig(preset="dr_grpo")
 THREE_TURNS = (0, 1, 0, 1, 0, 1)
@@ -30,19 +29,6 @@ def _groups(make_episode: Any, *rewards: tuple[float | None, ...]) -> list[Group
         )
         for number, of_group in enumerate(rewards)
     ]
-
-
-def test_credit_leaves_out_failed_episodes(make_episode: Any) -> None:
-    credited = credit(_groups(make_episode, (1.0, None, 0.0), (2.0, 2.0)), DR_GRPO)
-    assert [(e.group, e.index) for e in credited.episodes] == [("0", 0), ("0", 2), ("1", 0), ("1", 1)]
-    assert credited.advantages == [0.5, -0.5, 0.0, 0.0]
-    assert credited.metrics == {"groups/flat": 0.5, "episodes/trained": 4.0}
-
-
-def test_credit_drops_flat_groups_when_asked(make_episode: Any) -> None:
-    credited = credit(_groups(make_episode, (2.0, 2.0), (1.0, 0.0), (None, 3.0)), AlgorithmConfig(preset="dapo"))
-    assert [e.group for e in credited.episodes] == ["1", "1"]
-    assert credited.metrics["groups/flat"] == 2 / 3
 
 
 def test_tokens_get_the_advantage_of_their_episode_or_turn(make_episode: Any) -> None:
@@ -96,26 +82,6 @@ def test_a_turn_earns_what_it_and_later_turns_were_given(
     group = _stepped(make_episode, (outcome, {0: 1.0, 2: 0.0}), (0.0, {1: 2.0}))
     settings = AlgorithmConfig(preset="dr_grpo", credit="turn", discount=discount)
     assert credit([group], settings).advantages == advantages
-
-
-def test_turns_are_scaled_by_their_own_deviation(make_episode: Any) -> None:
-    group = _stepped(make_episode, (0.0, {0: 3.0}), (0.0, {0: 1.0}))
-    advantages = credit([group], AlgorithmConfig(preset="grpo", credit="turn")).advantages
-    expected = 1.0 / (math.sqrt(2.0) + EPSILON)
-    assert advantages == [{0: pytest.approx(expected), 1: 0.0, 2: 0.0}, {0: pytest.approx(-expected), 1: 0.0, 2: 0.0}]
-
-
-def test_without_rewards_of_turns_both_credits_are_the_same(make_episode: Any) -> None:
-    groups = _groups(make_episode, (1.0, 0.0, 0.5), (2.0, None, 1.0))
-    whole = credit(groups, AlgorithmConfig(preset="grpo"))
-    turns = credit(groups, AlgorithmConfig(preset="grpo", credit="turn"))
-    for episode, one, other in zip(whole.episodes, whole.advantages, turns.advantages, strict=True):
-        assert token_advantages(episode, one) == token_advantages(episode, other)
-
-
-def test_the_episodes_credit_counts_the_rewards_of_turns_in(make_episode: Any) -> None:
-    group = _stepped(make_episode, (1.0, {0: 1.0}), (0.0, {}))
-    assert credit([group], DR_GRPO).advantages == [1.0, -1.0]
 
 
 def _costly(make_episode: Any, *calls: Sequence[int]) -> Group:
@@ -207,34 +173,6 @@ def test_the_filter_looks_at_correctness_where_it_is_judged(
         assert (credit([group], settings).episodes == []) == flat
 
 
-def test_a_group_without_two_episodes_is_left_out(make_episode: Any) -> None:
-    assert is_flat(Group("g", Task("g", ()), (make_episode(failed=True), make_episode(reward=1.0))), DR_GRPO)
-    assert is_flat(Group("g", Task("g", ()), ()), DR_GRPO)
-    assert list(credit([], DR_GRPO).episodes) == []
-
-
-@pytest.mark.parametrize(("tokens", "expected"), [(0, 0.0), (60, 0.0), (70, -0.25), (100, -1.0), (500, -1.0)])
-def test_the_overlong_penalty_grows_over_the_buffer(tokens: int, expected: float) -> None:
-    assert overlong_penalty(tokens, OverlongConfig(tokens=100, buffer=40)) == expected
-
-
-def test_a_long_episode_is_worth_less(make_episode: Any) -> None:
-    """Six sampled tokens of at most 8, from 4 on: half of the penalty of 2."""
-    long, short = make_episode((0, *[1] * 6), reward=1.0), make_episode((0, 1, 1), reward=1.0, index=1)
-    settings = AlgorithmConfig(preset="dr_grpo", overlong={"tokens": 8, "buffer": 4, "penalty": 2.0})
-    credited = credit([Group("g", Task("g", ()), (long, short))], settings)
-    assert credited.advantages == [-0.5, 0.5]
-    assert credited.metrics["overlong/penalty"] == -0.5
-
-
-def test_truncated_episodes_can_be_left_out(make_episode: Any) -> None:
-    cut, whole = make_episode(reward=0.0, stop_reason="max_tokens"), make_episode(reward=1.0, index=1)
-    group = Group("g", Task("g", ()), (cut, whole))
-    credited = credit([group], AlgorithmConfig(preset="dr_grpo", mask_truncated=True))
-    assert [episode.index for episode in credited.episodes] == [1]
-    assert credited.advantages == [0.5], "the baseline still knows of it"
-
-
 class Said:
     """An estimator that says what it is told to."""
 
@@ -251,19 +189,7 @@ def test_an_estimator_stands_for_the_built_in_ones(make_episode: Any) -> None:
     assert credited.advantages == [0.25, {0: 3.0}, -1.0], "what is said of a failed episode isn't used"
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        ([[1.0, 2.0]], "1 entries for 2 groups"),
-        ([[1.0], [1.0]], "1 advantages for 2 episodes"),
-        ([[1.0, math.nan], [1.0]], "nan"),
-        ([[1.0, "2"], [1.0]], "'2'"),
-        ([[1.0, {1: 1.0}], [1.0]], "turn 0"),
-        ([[1.0, {0: math.inf}], [1.0]], "inf"),
-        ([[1.0, {0: [1.0, math.inf]}], [1.0]], "inf"),
-        ([[1.0, {0: [1.0] * 3}], [1.0]], "gave 3 advantages for turn 0 of .*, which has 2 sampled tokens"),
-    ],
-)
-def test_an_estimator_that_says_nonsense_is_refused(make_episode: Any, said: Any, message: str) -> None:
-    with pytest.raises(RewardError, match=message):
+@pytest.mark.parametrize("said", [[[1.0, 2.0]], [[1.0], [1.0]]])
+def test_an_estimator_that_leaves_episodes_out_is_refused(make_episode: Any, said: Any) -> None:
+    with pytest.raises(RewardError, match=r"advantages for groups of \[2, 1\] episodes"):
         credit(_groups(make_episode, (1.0, 0.0), (2.0,)), DR_GRPO, Said(said))

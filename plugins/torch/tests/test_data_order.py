@@ -35,14 +35,6 @@ def test_each_epoch_holds_every_row_once(rows: list[int], seed: int, shuffle: bo
     assert Counter(taken) == Counter(rows)
 
 
-def test_epochs_and_seeds_differ_and_unshuffled_ones_do_not() -> None:
-    rows = list(range(50))
-    order = EndlessOrder(rows, seed=0)
-    assert order.take(0, 50) != order.take(50, 50)
-    assert order.take(0, 50) != EndlessOrder(rows, seed=1).take(0, 50)
-    assert EndlessOrder(rows, seed=0, shuffle=False).take(0, 100) == rows + rows
-
-
 def test_no_rows_are_refused() -> None:
     with pytest.raises(DataError, match="the data set is empty"):
         EndlessOrder([], seed=0)

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from toolrl.errors import DataError
-from toolrl.loop.data import EndlessOrder
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
 from toolrl.types import CallRecord, Message, ParsedTurn, RewardEntry, Task, ToolCall
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task, from_episodes
-from toolrl_plugin_torch.fine_tuning.loop import Demonstrations
 from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 from toolrl_testing.fakes import FakeParser
 
@@ -76,29 +74,6 @@ def test_a_demonstration_has_the_tokens_of_such_an_episode(system_prompt: str | 
     assert asyncio.run(encode_task(thanks, rooms)) == demonstration, "nothing is kept after the last assistant message"
 
 
-def test_the_mask_is_on_what_the_assistant_says_and_its_end_marks() -> None:
-    demonstration = asyncio.run(encode_task(conversation(*TURNS), environments()))
-    pieces: list[tuple[int, str]] = []
-    for number, bit in zip(demonstration.ids, demonstration.loss_mask, strict=True):
-        text = CHAT.decode([number, 0]).text[:-1]
-        if pieces and pieces[-1][0] == bit:
-            pieces[-1] = (bit, pieces[-1][1] + text)
-        else:
-            pieces.append((bit, text))
-    assert [bit for bit, _ in pieces] == [0, 1, 0, 1]
-    assert pieces[0][1].endswith("<|user|>Say ok.<|end|><|assistant|>")
-    assert pieces[1][1] == f"Let me ask. {CALL}<|end|>"
-    assert pieces[2][1] == "<|tool|>ok<|end|><|assistant|>"
-    assert pieces[3][1] == "It said ok.<|end|>"
-
-
-def test_a_session_of_the_tools_is_opened_and_closed() -> None:
-    toolset = RecordingToolset()
-    room = Environment("default", OneCall(), CHAT, ToolBox([ToolEntry("echo", toolset)]))
-    asyncio.run(encode_task(conversation(*TURNS), {"default": room}))
-    assert [event for event, _ in toolset.events] == ["open", "close"]
-
-
 @pytest.mark.parametrize(
     ("task", "says"),
     [
@@ -133,13 +108,3 @@ def test_of_several_players_the_winners_are_taken(make_episode: Any) -> None:
     players = (replace(one, role="a"), replace(other, role="b"))
     game = replace(make_episode(rewards=rewards), trajectories=players)
     assert from_episodes([game], 1.0) == [Demonstration((1, 2), (0, 1))]
-
-
-def test_sources_give_what_stands_at_a_position() -> None:
-    tasks = [conversation(Message("assistant", str(number))) for number in range(3)]
-    source = Demonstrations(EndlessOrder(tasks, seed=0, shuffle=False), environments())
-    taken = asyncio.run(source.take(2, 3))
-    said = [CHAT.decode([i for i, bit in zip(item.ids, item.loss_mask, strict=True) if bit]).text for item in taken]
-    assert said == ["2", "0", "1"]
-    stored = Demonstrations(EndlessOrder(taken, seed=0, shuffle=False))
-    assert asyncio.run(stored.take(1, 2)) == taken[1:]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,23 +108,6 @@ def test_groups_of_rewards_that_differ_are_not_set_aside(rewards: tuple[float, .
     assert len(pools.kept()) == aside
 
 
-async def test_thresholds_are_those_of_the_config() -> None:
-    supply = source(Graded(), solved=None, unsolved=0.5)
-    for step in (1, 2, 3):
-        await step_of(supply, step)
-    assert supply.metrics() == {"tasks/solved": 0.0, "tasks/unsolved": 8.0, "tasks/active": 4.0}
-
-
-async def test_with_dynamic_sampling_known_tasks_cost_no_round() -> None:
-    supply = source(Graded(), kind="dynamic", revisit=100)
-    assert await step_of(supply, 1) == [8, 9, 10, 11]
-    assert supply.metrics()["groups/set_aside"] == 8.0
-    assert await step_of(supply, 2) == [8, 9, 10, 11]
-    assert supply.metrics() == {
-        "groups/set_aside": 0.0, "tasks/solved": 4.0, "tasks/unsolved": 4.0, "tasks/active": 4.0
-    }  # fmt: skip
-
-
 def through_a_checkpoint(position: DataPosition, step: int, folder: Path) -> DataPosition:
     fields = {"position": position.next, "pending": position.pending, "buffer": position.buffer}
     state = LoopState(step, step, config_digest="", pass_rates=position.pass_rates, **fields)
@@ -166,20 +147,6 @@ async def test_while_sampling_overlaps_what_is_set_aside_is_started_no_more(tmp_
         await step_of(supply, step)
     await supply.close()
     assert {8, 9, 10, 11} == set(resumed.started)
-
-
-def test_where_all_tasks_are_set_aside_the_run_goes_on_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> list[int]:
-        supply = source(Graded(lambda row: 1.0), tasks=4, revisit=50)
-        rows = [row for step in range(1, 10) for row in await step_of(supply, step)]
-        assert supply.metrics() == {"tasks/solved": 4.0, "tasks/unsolved": 0.0, "tasks/active": 0.0}
-        return rows
-
-    with caplog.at_level(logging.WARNING):
-        rows = asyncio.run(main())
-    assert sorted(rows) == sorted([0, 1, 2, 3] * 9)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("all 4 tasks are set aside by algorithm.difficulty (4 solved, 0 unsolved)")
 
 
 async def test_it_can_be_turned_on_and_off_between_two_resumes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from toolrl.errors import ConfigError, EngineError
 from toolrl.types import Group
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, DistillationConfig
-from toolrl_plugin_torch.batch import Sample, pack
+from toolrl_plugin_torch.batch import Sample
 from toolrl_plugin_torch.loop import teachers as teachers_module
 from toolrl_plugin_torch.loop.teachers import TaughtGroups, Teachers, _check_same_words
 from toolrl_plugin_torch.objective.distillation import taught
@@ -157,8 +157,6 @@ def test_a_step_is_the_one_made_by_hand(kl_as: str, share: bool, tiny: Any, tmp_
     ]
     assert metrics["distillation/kl"] == pytest.approx(sum(values) / len(values))
     assert metrics["distillation/kl_max"] == max(values)
-    assert {"distillation/kl/default", "distillation/kl/math"} <= metrics.keys()
-    assert "distillation/kl/alone" not in metrics
 
 
 class Scores:
@@ -222,14 +220,6 @@ async def test_ranks_share_the_scoring(tiny: Any) -> None:
     assert found[1].episodes[0].trajectories[0].teacher_logprobs == (7.0,)
 
 
-async def test_a_teacher_that_is_down_is_asked_again_and_then_named(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teachers_module, "PAUSES", (0.0, 0.0))
-    groups = [tiny.group([1.0], seed=1)]
-    assert await Teachers({"default": Scores(failures=2)}, 1).scores(groups)
-    with pytest.raises(EngineError, match="algorithm.distillation.teachers.default: the server is down"):
-        await Teachers({"default": Scores(failures=3)}, 1).scores(groups)
-
-
 def test_another_vocabulary_is_refused() -> None:
     class Words:
         def __init__(self, *words: str) -> None:
@@ -251,12 +241,6 @@ def test_another_vocabulary_is_refused() -> None:
         _check_same_words(student, other, "here")
 
 
-def test_episodes_that_are_longer_than_a_teachers_texts_are_refused() -> None:
-    teachers_module._check_length(64, 64, "here")
-    with pytest.raises(ConfigError, match="here: it scores 63 tokens at most, and an episode may have 64"):
-        teachers_module._check_length(63, 64, "here")
-
-
 async def test_a_servers_tokenizer_is_compared_by_a_text(tiny: Any, tmp_path: Path, caplog: Any) -> None:
     tokenizer = tiny.load(tiny.save(tmp_path / "model")).tokenizer
 
@@ -274,17 +258,3 @@ async def test_a_servers_tokenizer_is_compared_by_a_text(tiny: Any, tmp_path: Pa
         await teachers_module._check_same_ids(tokenizer, server, "here")
     await teachers_module._check_same_ids(tokenizer, object(), "here")
     assert "its tokenizer isn't compared with the policy's" in caplog.text
-
-
-def test_a_group_of_one_needs_no_rewards_only_without_them() -> None:
-    alone: dict[str, Any] = {"teachers": {"default": {}}}
-    assert AlgorithmConfig.model_validate({"group_size": 1, "distillation": alone}).group_size == 1
-    with pytest.raises(ValueError, match="leaves a group nothing to compare"):
-        AlgorithmConfig.model_validate({"group_size": 1, "distillation": {**alone, "reward_weight": 0.5}})
-
-
-def test_rows_without_a_teacher_are_marked_in_a_batch() -> None:
-    ones = Sample([1, 2], [0, 1], [0.0, -1.0], [0.0, 1.0], teacher_logprobs=[0.0, -2.0])
-    (batch,) = pack([ones, replace(ones, teacher_logprobs=None)], 8)
-    assert batch.teacher_logprobs_BT is not None
-    assert batch.teacher_logprobs_BT[:, 1].isnan().tolist() == [False, True]

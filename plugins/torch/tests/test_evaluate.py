@@ -90,23 +90,3 @@ def test_the_temperature_is_its_own_or_the_rollouts(temperature: float | None, u
     setup.run()
     assert [generated.sampling.temperature for generated in setup.engine.generated] == [used]
     assert setup.episodes[0].temperature == kept, "log-probabilities of greedy sampling are those at 1"
-
-
-def test_truncation_is_its_own_or_the_rollouts() -> None:
-    setup = Setup(tasks=1, top_p=0.5, min_p=0.0)
-    setup.evaluator.limits = Limits(50, 500, top_p=0.9, top_k=7, min_p=0.1)
-    setup.run()
-    sampling = setup.engine.generated[0].sampling
-    assert (sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 7, 0.0)
-
-
-def test_episodes_are_told_apart_by_step_and_are_no_training() -> None:
-    setup = Setup(tasks=2)
-    setup.run(3)
-    setup.run(6)
-    assert sorted(episode.id for episode in setup.episodes) == [
-        *("eval-3/0/task-0#0", "eval-3/1/task-1#0", "eval-6/0/task-0#0", "eval-6/1/task-1#0")
-    ]
-    assert {whom for what, whom in setup.tools.events if what == "training"} == {"False"}
-    seeds = {generated.sampling.seed for generated in setup.engine.generated}
-    assert len(seeds) == 4

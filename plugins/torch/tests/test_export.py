@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from toolrl.errors import CheckpointError, DataError
+from toolrl.errors import CheckpointError
 from toolrl_plugin_torch.checkpoints.export import export_model
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.policy import load_policy
@@ -62,36 +62,6 @@ def test_a_bfloat16_model_is_exported_in_bfloat16(tiny: Any, tmp_path: Path, dty
     assert (target / "model.safetensors").stat().st_size < 1.2 * (first / "model.safetensors").stat().st_size
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_adapter_is_merged_and_rounded_once(checkpoint: Path, tmp_path: Path, dtype: str) -> None:
-    """To the bits that engines with weights of their own are given."""
-    pytest.importorskip("peft")
-    config = ModelConfig(path=str(checkpoint), dtype=dtype, lora={"rank": 4})
-    policy = load_policy(config, str(checkpoint), torch.device("cpu"))
-    assert policy.adapter is not None
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for tensor in policy.adapter.state_dict().values():
-            tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.1)
-    saved, target = tmp_path / "saved", tmp_path / "model"
-    for folder in (saved, target):
-        folder.mkdir()
-    policy.adapter.save_pretrained(saved)
-    policy.tokenizer.save_pretrained(saved)
-    export_model(str(saved), target)
-    plain = transformers.AutoModelForCausalLM.from_pretrained(target, dtype="auto")
-    wanted = policy.state_dict()
-    assert plain.dtype == getattr(torch, dtype)
-    assert set(plain.state_dict()) == set(wanted)
-    for name, value in plain.state_dict().items():
-        assert value.equal(wanted[name]), name
-
-
-def test_what_holds_no_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no config.json"):
-        export_model(str(tmp_path), tmp_path / "model")
-
-
 def test_a_failure_leaves_nothing(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -100,26 +70,3 @@ def test_a_failure_leaves_nothing(checkpoint: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(CheckpointError, match="the model can't be written: OSError: .*No space left"):
         export_model(str(checkpoint), tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint.name]
-
-
-def test_a_run_without_a_checkpoint_says_when_one_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from toolrl.cli.main import main
-
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.yaml").write_text("{}")
-    assert main(["export", str(run), str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: the run '{run}' has no checkpoint")
-    assert "`toolrl train` and `sft` write one at the end, and in between as `save_every` says" in said
-    assert not (tmp_path / "out").exists()
-
-
-def test_weights_that_were_cut_off_are_not_exported(checkpoint: Path, tmp_path: Path) -> None:
-    weights = checkpoint / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-3])
-    with pytest.raises(DataError, match=r"model\.safetensors is broken or cut off"):
-        export_model(str(checkpoint), tmp_path / "target")
-    assert not (tmp_path / "target").exists()

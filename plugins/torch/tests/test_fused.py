@@ -101,12 +101,6 @@ def test_hidden_states_and_gradients_are_the_modules(kind: str, stretch: int, mo
     assert float((one[0] - other[0]).abs().max()) < 1e-5
 
 
-def test_more_places_than_tokens_are_selected_behind_the_last_layer() -> None:
-    tree = small_tree()
-    rows = torch.arange(tree.positions).repeat(2)
-    assert apart(*both_ways(build(), tree, rows)) < 1e-6
-
-
 def test_frozen_weights_get_no_gradient_and_change_none() -> None:
     model = build("qwen2")
     for name, parameter in model.named_parameters():
@@ -118,15 +112,6 @@ def test_frozen_weights_get_no_gradient_and_change_none() -> None:
     assert {name for name, parameter in model.named_parameters() if parameter.grad is not None} == {
         name for name, parameter in model.named_parameters() if parameter.requires_grad
     }
-
-
-def test_without_gradients_it_gives_the_same() -> None:
-    model = build(dtype="float32")
-    tree = small_tree()
-    rows = torch.arange(0, tree.positions, 3)
-    with torch.no_grad():
-        without = FusedLayers(model)(tree, rows)
-    assert torch.equal(without, FusedLayers(model)(tree, rows).detach())
 
 
 def test_it_is_chosen_in_float32_after_a_trial() -> None:

@@ -14,15 +14,14 @@ from toolrl.assembly import _end_of_run, assemble
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
 from toolrl.config.sections import as_config, with_sections
-from toolrl.errors import CheckpointError, ConfigError, DataError, ToolrlError
+from toolrl.errors import ConfigError, DataError, ToolrlError
 from toolrl.plugins.registry import Registry, load_registry
-from toolrl.protocols import StepReport
 from toolrl.rollouts.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl.types import RewardEntry
 from toolrl_plugin_torch.commands.sft import check_fine_tuning
-from toolrl_plugin_torch.fine_tuning.job import find_demonstrations
-from toolrl_plugin_torch.loop.job import longest_episode, resume
+from toolrl_plugin_torch.fine_tuning.loop import find_demonstrations
+from toolrl_plugin_torch.loop.job import longest_episode
 from toolrl_plugin_torch.options import SftConfig, TorchOptions
 from toolrl_testing.fakes import make_episode
 
@@ -47,11 +46,6 @@ def test_demonstrations_from_a_run_leave_its_evaluations_out(tmp_path: Path) -> 
     source = demonstrations(a_run(tmp_path / "run", "eval", "train", "eval", "rollout"))
     taken = asyncio.run(source.take(0, 8))
     assert {item.ids for item in taken} == {make_episode("train").ids, make_episode("rollout").ids}
-
-
-def test_a_run_of_evaluations_only_holds_no_demonstration(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no episode of .* has a reward of 1 or more; those of evaluations"):
-        demonstrations(a_run(tmp_path / "run", "eval"))
 
 
 def a_config(path: str = "m", **sections: Any) -> Config:
@@ -133,44 +127,3 @@ def test_the_run_that_demonstrations_are_of_is_not_overwritten(tmp_path: Path) -
 def test_the_longest_episode_is_bounded_by_turns_and_by_the_context(of_an_episode: int, longest: int) -> None:
     limits = Limits(max_turn_tokens=100, max_episode_tokens=of_an_episode)
     assert longest_episode(a_config(), limits) == longest
-
-
-class Started:
-    """As much of an assembly as a resume without a checkpoint sees."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder, self.resume, self.engine = folder, True, self
-        self.ranks = SimpleNamespace(first=True)
-        self.trainer = SimpleNamespace(weights=lambda: None)
-
-    def restore(self) -> int:
-        return 0
-
-    async def update_weights(self, weights: Any, version: int) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("save_every", "status", "lost"),
-    [(2, "running", True), (3, "running", False), (0, "running", False), (0, "finished", True)],
-)
-@pytest.mark.parametrize("kind", ["train", "sft"])
-def test_a_run_whose_checkpoints_are_gone_keeps_its_records(
-    tmp_path: Path, kind: str, save_every: int, status: str, lost: bool
-) -> None:
-    config = {"trainer" if kind == "train" else "sft": {"save_every": save_every}}
-    folder = RunFolder.create(tmp_path / "run", config, total_steps=9)
-    for step in range(1, 4):
-        folder.metrics.append(StepReport(step, kind, {}))
-    folder.write_summary({"status": status})
-    folder.close()
-
-    again = RunFolder.create(tmp_path / "run", {**config, "seed": 1}, total_steps=9, resume=True)
-    started: Any = Started(again)
-    if lost:
-        with pytest.raises(CheckpointError, match="no checkpoint, and the run has done 3 steps") as caught:
-            asyncio.run(resume(started, started))
-        assert caught.value.where == str(again.checkpoints)
-    else:
-        asyncio.run(resume(started, started))
-    assert len(again.metrics_lines()) == (3 if lost else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -108,44 +107,6 @@ def test_gradient_is_the_derivative(
     assert not entropy or torch.allclose(function(hidden, weight, bias)[1], wanted.entropy(), atol=1e-12)
 
 
-def test_only_what_is_asked_for_gets_a_gradient() -> None:
-    hidden = torch.randn(4, 3, requires_grad=True)
-    weight = torch.randn(5, 3)
-    logprobs, entropy = selected_logprobs(hidden, weight, None, torch.tensor([0, 1, 2, 3]))
-    assert not entropy.requires_grad
-    logprobs.sum().backward()
-    assert hidden.grad is not None
-    assert weight.grad is None
-
-
-def test_a_certain_token_and_an_impossible_one() -> None:
-    weight = torch.tensor([[1000.0], [0.0], [-1000.0]])
-    logprobs, entropy = selected_logprobs(torch.ones(2, 1), weight, None, torch.tensor([0, 2]), entropy=True)
-    assert logprobs.tolist() == [0.0, -2000.0]
-    assert entropy.tolist() == [0.0, 0.0]
-    _, uniform = selected_logprobs(torch.zeros(1, 1), weight, None, torch.tensor([1]), entropy=True)
-    assert uniform.item() == pytest.approx(math.log(3))
-
-
-def test_empty_mask_gives_zeros_and_a_gradient_of_zero(tiny: Any) -> None:
-    model = tiny.model()
-    ids_BT, attention_BT, mask_BT = tiny.batch()
-    result = TokenScorer(model)(ids_BT, attention_BT, torch.zeros_like(mask_BT), entropy=True)
-    assert not result.logprobs_BT.any()
-    result.logprobs_BT.sum().backward()
-    assert all(not gradient.any() for gradient in _gradients(model).values())
-
-
-def test_padding_changes_nothing(tiny: Any) -> None:
-    model = tiny.model(dtype="float64")
-    scorer = TokenScorer(model)
-    ids_BT, attention_BT, mask_BT = tiny.batch((17, 5))
-    with torch.no_grad():
-        both = scorer(ids_BT, attention_BT, mask_BT).logprobs_BT
-        alone = scorer(ids_BT[1:, :5], attention_BT[1:, :5], mask_BT[1:, :5]).logprobs_BT
-    assert torch.allclose(both[1:, :5], alone, atol=1e-12)
-
-
 def test_equals_generation_token_by_token(tiny: Any) -> None:
     """What an engine computes while sampling, with a key-value cache, is what one padded pass gives."""
     model = tiny.model()
@@ -161,13 +122,6 @@ def test_equals_generation_token_by_token(tiny: Any) -> None:
                 logprob = (output.logits[0, -1] / 0.9).log_softmax(-1)[ids_BT[row, t + 1]]
                 if mask_BT[row, t + 1]:
                     assert scored_BT[row, t + 1].item() == pytest.approx(logprob.item(), abs=1e-5)
-
-
-def test_first_token_cannot_be_trained(tiny: Any) -> None:
-    ids_BT, attention_BT, mask_BT = tiny.batch()
-    mask_BT[1, 0] = True
-    with pytest.raises(ValueError, match="first token"):
-        TokenScorer(tiny.model())(ids_BT, attention_BT, mask_BT)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from toolrl.config.sections import as_config, with_sections
-from toolrl.errors import EngineError, RunStoppedError
+from toolrl.errors import RunStoppedError
 from toolrl.loop.data import EndlessOrder
 from toolrl.loop.evaluate import Evaluator
 from toolrl.protocols import StepReport
@@ -148,17 +148,6 @@ def test_what_is_evaluated_and_saved(
     assert run.trainer.saved == saved
 
 
-@pytest.mark.parametrize(("staleness", "over"), [(0, "time/rollout"), (1, "time/step")])
-def test_tokens_are_counted_over_the_time_that_they_took(staleness: int, over: str) -> None:
-    run = Setting(steps=1, rollout={"max_staleness": staleness})
-    run.run()
-    metrics = next(report.metrics for report in run.events.reports if report.kind == "train")
-    episodes = metrics["speed/episodes_per_second"] * metrics["time/step"]
-    tokens = metrics["speed/tokens_per_second"] * metrics[over]
-    assert episodes == pytest.approx(4)
-    assert tokens == pytest.approx(4 * metrics["tokens/sampled"])
-
-
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_an_engine_rests_while_the_trainer_works_and_nothing_is_sampled(staleness: int) -> None:
     run, seen = Setting(steps=2, rollout={"max_staleness": staleness}), []
@@ -245,30 +234,6 @@ def test_a_failed_update_leaves_the_last_complete_step_saved_and_no_thread() -> 
     assert not _update_threads()
 
 
-def test_a_checkpoint_that_cant_be_written_leaves_no_thread() -> None:
-    run = Setting(steps=1)
-
-    def full() -> None:
-        raise OSError("disk full")
-
-    run.trainer.on_save = full
-    with pytest.raises(OSError, match="disk full"):
-        run.run()
-    assert not _update_threads()
-
-
-def test_an_engine_that_refuses_the_weights_ends_the_run_with_the_step_saved() -> None:
-    run = Setting()
-
-    async def refuse(weights: Any, version: int) -> None:
-        raise EngineError("other shapes")
-
-    run.engine.update_weights = refuse  # type: ignore[method-assign]
-    with pytest.raises(EngineError):
-        run.run()
-    assert (run.trainer.saved, run.events.steps("train")) == ([1], [1])
-
-
 class Rows:
     """A source of demonstrations that are nothing."""
 
@@ -303,16 +268,6 @@ def test_a_resumed_fine_tuning_that_is_good_enough_trains_no_more(step: int) -> 
     assert asyncio.run(fine_tuning(run).run()) == 1.0
     assert run.trainer.step == step
     assert not run.trainer.saved
-
-
-def test_fine_tuning_that_never_gets_there_says_how_far_it_came() -> None:
-    run = Setting()
-    run.evaluator.runner = Runner(
-        run.engine, {"default": Environment("default", FakeParser(), FakeChatFormat(), ToolBox(()))}
-    )
-    with pytest.raises(RunStoppedError, match="after all 4 steps.*0.0%.*100.0%"):
-        asyncio.run(fine_tuning(run).run())
-    assert run.trainer.saved == [4]
 
 
 def _update_threads() -> list[str]:
@@ -390,8 +345,8 @@ def by_task(step: int, number: int, called: bool) -> float:
             {},
             ["episodes that called a tool came out hardly better than others of the same"],
         ),
-        (never, chance, 0.0, {}, ["in none of 640 episodes did a call succeed, and their environments have tools"]),
-        (at_first, helpful, 0.0, {}, ["an episode makes 0.025 calls that succeed, and once made 0.5."]),
+        (never, chance, 0.0, {}, ["an episode makes 0 calls that succeed, at most 0 in a step before"]),
+        (at_first, helpful, 0.0, {}, ["an episode makes 0.025 calls that succeed, at most 0.5 in a step before."]),
         (always, lambda *_: 1.0, 1.0, {}, ["every episode got the reward 1: there is nothing to learn from"]),
         (always, by_task, 1.0, {}, ["in no group did rewards differ"]),
         (always, by_task, 1.0, {"preset": "reinforce_plus_plus"}, []),
@@ -410,11 +365,3 @@ def test_what_keeps_a_run_from_learning_is_said_once(
     assert [message.startswith(f"the last 20 steps: {text}") for message, text in zip(messages, said, strict=True)] == [
         True for _ in said
     ], messages
-
-
-def test_environments_without_tools_need_no_calls(caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting(steps=30)
-    setting.supply = Given(never, chance)
-    with caplog.at_level(logging.WARNING):
-        setting.run()
-    assert not caplog.records

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -11,18 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.errors import RunStoppedError
 from toolrl.protocols import LossTerms
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, ImportanceConfig, RejectionConfig
 from toolrl_plugin_torch.objective.loss import (
-    LossStatistics,
     Normaliser,
     mismatch_statistics,
     policy_loss,
     supervised_loss,
 )
 
-AGGREGATIONS = ("token_mean", "sequence_mean", "sequence_sum", "constant")
 PLAIN = AlgorithmConfig()
 MASK = torch.tensor([[0, 1, 1, 1], [0, 0, 1, 0]]).bool()
 
@@ -93,27 +89,6 @@ def test_a_whole_loss_by_hand(correction: bool, kl: float, gradient: float) -> N
     assert metrics["loss/total"] == pytest.approx(loss)
 
 
-def test_without_old_logprobs_the_gradient_is_the_policy_gradient() -> None:
-    _, gradient, metrics = evaluated([0.0, -1.0, -2.0], [0.0, 2.0, -3.0], [False, True, True])
-    assert gradient == pytest.approx([0.0, -1.0, 1.5])
-    assert metrics["ratio/max"] == 1.0
-
-
-@pytest.mark.parametrize("importance", [None, ImportanceConfig(level="token", mode="truncate", cap=2.0)])
-def test_turns_are_told_apart_under_the_sequences_ratio(importance: Any) -> None:
-    """Two turns of one token with a tool's between them, advantages 1 and −1 (`credit: turn`): each token's gradient is
-    its own advantage over two tokens, times the weight of 2 or 1 that it alone has as a sample of another policy."""
-    _, gradient, _ = evaluated(
-        [0.0, -1.0, -9.0, -1.0],
-        [0.0, 1.0, 5.0, -1.0],
-        [False, True, False, True],
-        AlgorithmConfig(ratio="sequence", importance=importance),
-        aggregation="sequence_mean",
-        rollout_logprobs=[0.0, -1.0 - math.log(2.0), 7.0, -1.0],
-    )
-    assert gradient == pytest.approx([0.0, -1.0 if importance else -0.5, 0.0, 0.5])
-
-
 @pytest.mark.parametrize(
     "parts",
     [
@@ -167,43 +142,6 @@ def test_a_plugins_loss_stands_for_the_surrogate() -> None:
     assert "clip/low" not in metrics
     with pytest.raises(ValueError, match=r"\(1, 3\)"):
         evaluated(*given, custom=Flat())
-
-
-class Broken:
-    """Divides by the mask."""
-
-    def token_losses(self, terms: LossTerms) -> Any:
-        return terms.logprobs_BT / terms.mask_BT.float() * float("nan" if self.everywhere else 1.0)
-
-    def __init__(self, everywhere: bool) -> None:
-        self.everywhere = everywhere
-
-
-def test_a_plugins_loss_that_is_no_number_is_named() -> None:
-    given: Any = ([0.0, -1.0, -2.0], [0.0, -1.0, -2.0], [False, True, True])
-    loss, _, _ = evaluated(*given, custom=Broken(False))
-    assert loss == pytest.approx(-1.5), "what stands outside of the mask isn't used"
-    with pytest.raises(RunStoppedError, match="the policy loss Broken gave a token a loss that isn't finite"):
-        evaluated(*given, custom=Broken(True))
-
-
-def test_importance_weighs_the_surrogate_and_not_the_other_terms() -> None:
-    """Engine half as sure as the trainer: weight 2, cut to 1.5; A = −1, so that the loss is 1.5 · 1; entropy 0.7."""
-    objective = AlgorithmConfig(importance=ImportanceConfig(cap=1.5), entropy_coef=1.0)
-    others = {"rollout_logprobs": [0.0, -1.0 - math.log(2.0)], "entropy": [0.0, 0.7]}
-    loss, _, metrics = evaluated([0.0, -1.0], [0.0, -1.0], [False, True], objective, **others)
-    assert loss == pytest.approx(1.5 - 0.7)
-    assert (metrics["importance/mean"], metrics["importance/capped"]) == (1.5, 1.0)
-
-
-def test_mismatch() -> None:
-    ours, engine = torch.tensor([[0.0, -1.0, -2.0, -3.0]]), torch.tensor([[9.0, -1.5, -2.0, -3.25]])
-    metrics = mismatch_statistics(ours, engine, torch.tensor([[0, 1, 1, 1]]).bool()).metrics()
-    assert metrics == {"logprob_mismatch/mean": 0.25, "logprob_mismatch/max": 0.5}
-
-
-def test_statistics_of_nothing_are_left_out() -> None:
-    assert "ratio/mean" not in evaluated([0.0] * 3, [0.0] * 3, [False] * 3)[2]
 
 
 LOGITS, ROLLOUT, OLD, REFERENCE = (
@@ -289,71 +227,6 @@ def test_log_probabilities_however_far_apart_give_finite_numbers(values: list[An
     assert logprobs.grad is not None
     assert logprobs.grad.isfinite().all()
     assert all(math.isfinite(value) for value in statistics.metrics().values())
-
-
-@pytest.mark.parametrize("correction", [False, True])
-@pytest.mark.parametrize("reference", [0.0, -100.0])
-def test_far_from_the_reference_the_kl_term_still_pulls_towards_it(reference: float, correction: bool) -> None:
-    objective = AlgorithmConfig(kl_coef=1.0, kl_correction=correction)
-    _, (gradient,), _ = evaluated([-50.0], [0.0], [True], objective, reference_logprobs=[reference])
-    assert math.copysign(1.0, gradient) == math.copysign(1.0, -50.0 - reference)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    rows=st.lists(st.integers(0, 2**6 - 1), min_size=1, max_size=6),
-    cuts=st.lists(st.integers(1, 5), max_size=5),
-    aggregation=st.sampled_from(AGGREGATIONS),
-    surrogate=st.sampled_from(["clip", "cispo"]),
-    ratio=st.sampled_from(["token", "sequence"]),
-    importance=st.sampled_from(
-        [
-            None,
-            ImportanceConfig(level="token"),
-            ImportanceConfig(level="sequence", mode="reject"),
-            ImportanceConfig(level="mean"),
-        ]
-    ),
-    seed=st.integers(0, 100),
-)
-def test_micro_batches_add_up_to_the_big_batch(
-    rows: list[int], cuts: list[int], aggregation: Any, surrogate: Any, ratio: Any, importance: Any, seed: int
-) -> None:
-    """However the step is cut: same loss, same gradients, same metrics."""
-    mask = torch.tensor([[(row >> bit) & 1 for bit in range(6)] for row in rows]).bool()
-    generator = torch.Generator().manual_seed(seed)
-
-    objective = AlgorithmConfig(
-        surrogate=surrogate, ratio=ratio, importance=importance, kl_coef=0.3, entropy_coef=0.1,
-    )  # fmt: skip
-
-    def draw() -> torch.Tensor:
-        return torch.randn(mask.shape, dtype=torch.float64, generator=generator)
-
-    logprobs, old, rollout, reference, advantages, entropy = (draw() for _ in range(6))
-    bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
-    pieces = [slice(start, end) for start, end in itertools.pairwise(bounds)]
-
-    def run(slices: list[slice]) -> tuple[float, torch.Tensor, dict[str, float]]:
-        leaf = logprobs.clone().requires_grad_()
-        normaliser = normaliser_of(mask, aggregation, length=6)
-        total, statistics = 0.0, LossStatistics()
-        for piece in slices:
-            loss, part = policy_loss(
-                leaf[piece], advantages[piece], mask[piece], normaliser, objective,
-                old_logprobs_BT=old[piece], rollout_logprobs_BT=rollout[piece],
-                reference_logprobs_BT=reference[piece], entropy_BT=entropy[piece],
-            )  # fmt: skip
-            loss.backward()
-            total += loss.item()
-            statistics.add(part)
-        assert leaf.grad is not None
-        return total, leaf.grad, statistics.metrics()
-
-    whole, parts = run([slice(0, len(rows))]), run(pieces)
-    assert parts[0] == pytest.approx(whole[0], rel=1e-6, abs=1e-9)
-    assert torch.allclose(parts[1], whole[1], rtol=1e-6, atol=1e-12)
-    assert parts[2] == pytest.approx(whole[2], rel=1e-6, abs=1e-9)
 
 
 def test_supervised_loss_is_the_mean_negative_log_likelihood() -> None:

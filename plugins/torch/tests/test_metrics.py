@@ -69,34 +69,6 @@ def test_a_step(make_episode: Any) -> None:
     )
 
 
-def test_environments_are_told_apart_where_there_are_several(make_episode: Any) -> None:
-    vault = make_episode(environment="vault", rewards=(RewardEntry(None, "reward:x", 1.0),), metrics={"correct": 1.0})
-    lost = make_episode(environment="vault", failed=True, rewards=(RewardEntry(None, "reward:x", 9.0),))
-    guess = make_episode(environment="guess", turns=(_turn(0), _turn(1)))
-    metrics = episode_metrics(_groups([vault, lost], [guess]))
-    own = {name: value for name, value in metrics.items() if name.startswith("environment/")}
-    assert own == pytest.approx(
-        {
-            "environment/reward/vault": 1.0,
-            "environment/accuracy/vault": 1.0,
-            "environment/turns/vault": float(len(vault.turns)),
-            "environment/errors/vault": 0.5,
-            "environment/reward/guess": guess.reward,
-            "environment/turns/guess": 2.0,
-            "environment/errors/guess": 0.0,
-        }
-    )
-    assert not [name for name in episode_metrics(_groups([vault, lost])) if name.startswith("environment/")]
-
-
-def test_what_is_not_there_is_left_out(make_episode: Any) -> None:
-    metrics = episode_metrics(_groups([make_episode()]))
-    assert not {"accuracy", "calls/success"} & metrics.keys()
-    assert metrics["calls/mean"] == 0.0
-    assert episode_metrics(_groups([make_episode(failed=True)])) == {"errors/rate": 1.0, "errors/count": 1.0}
-    assert episode_metrics([]) == {}
-
-
 def test_pass_at_k_counts_the_subsets() -> None:
     """The estimate is the share of k-subsets of the episodes that hold a correct one."""
     for episodes, correct in [(5, 2), (4, 0), (4, 4), (6, 1)]:
@@ -128,13 +100,3 @@ def test_failed_episodes_are_wrong_in_an_evaluation(make_episode: Any) -> None:
     assert episode_metrics(groups)["accuracy"] == 1.0, "a step of training counts them apart"
     only = _groups([failed])
     assert episode_metrics(only, evaluation=True)["accuracy"] == pass_metrics(only, 1)["avg@1"] == 0.0
-
-
-def test_failed_episodes_that_nobody_would_judge_are_no_wrong_answers(make_episode: Any) -> None:
-    game, lost = make_episode(environment="game"), make_episode(environment="game", failed=True)
-    right, failed = make_episode(metrics={"correct": 1.0}), make_episode(failed=True)
-    assert not {"accuracy", "avg@1"} & {**episode_metrics(_groups([game, lost]), evaluation=True)}.keys()
-    assert pass_metrics(_groups([game, lost]), 1) == {}
-    metrics = episode_metrics(_groups([game, lost], [right, failed]), evaluation=True)
-    assert metrics["accuracy"] == metrics["environment/accuracy/default"] == 0.5
-    assert "environment/accuracy/game" not in metrics

@@ -10,7 +10,7 @@ import torch
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl_plugin_torch import optimizer as module
-from toolrl_plugin_torch.optimizer import PolicyOptimizer, clip_gradients, learning_rate
+from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
 from toolrl_plugin_torch.options import OptimizerConfig
 
 
@@ -38,17 +38,6 @@ def _rates(total: int, **settings: Any) -> list[float]:
 )
 def test_schedules(total: int, settings: dict[str, Any], rates: list[float]) -> None:
     assert _rates(total, **settings) == pytest.approx(rates)
-
-
-@pytest.mark.parametrize("steps", [-1, -0.5, 1.5, float("nan")])
-def test_a_warmup_that_is_none(steps: float) -> None:
-    with pytest.raises(ValueError, match="warmup_steps"):
-        _config(warmup_steps=steps)
-
-
-def test_beyond_the_end_the_rate_stays() -> None:
-    assert learning_rate(50, _config(schedule="linear", min_rate=0.1), 5) == pytest.approx(0.01)
-    assert learning_rate(0, _config(schedule="cosine"), 1) == 0.1
 
 
 def _model(dtype: str = "float32") -> Any:
@@ -93,17 +82,6 @@ def test_equals_torchs_adamw_without_decay_on_vectors(dtype: str, bucket: int, m
         assert all(one.equal(two) for one, two in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
-def test_small_updates_of_bfloat16_weights_are_not_lost() -> None:
-    weight = torch.nn.Parameter(torch.full((4, 4), 1.0, dtype=torch.bfloat16))
-    optimizer = PolicyOptimizer([("weight", weight)], _config(learning_rate=1e-4))
-    for _ in range(100):
-        weight.sum().backward()
-        optimizer.step(1e-4)
-    # Each update is 1e-4, far below bfloat16's step of 0.004 under 1: only a float32 master sums them up.
-    assert torch.allclose(weight.float(), torch.full((4, 4), 0.99), atol=0.004)
-    assert weight.dtype == torch.bfloat16
-
-
 def test_micro_batches_are_summed_in_float32() -> None:
     weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     optimizer = PolicyOptimizer([("weight", weight)], _config(max_grad_norm=1e9))
@@ -112,19 +90,6 @@ def test_micro_batches_are_summed_in_float32() -> None:
         assert weight.grad is None
     # In bfloat16 the sum of ones stops at 256.
     assert optimizer.clip() == 1000.0
-
-
-def test_frozen_parameters_are_left_alone() -> None:
-    model = _model()
-    model[0].weight.requires_grad_(False)
-    before = model[0].weight.clone()
-    optimizer = PolicyOptimizer(model.named_parameters(), _config(weight_decay=1.0))
-    _backward(model, 0)
-    optimizer.step(0.1)
-    assert torch.equal(model[0].weight, before)
-    assert "0.weight" not in optimizer.state_dict()["names"]
-    with pytest.raises(ValueError, match="nothing to train"):
-        PolicyOptimizer([], _config())
 
 
 def test_the_state_of_another_model_is_refused() -> None:
@@ -144,11 +109,3 @@ def test_a_gradient_that_is_not_finite_stops_the_run(bad: float) -> None:
     with pytest.raises(RunStoppedError, match=r"in 2\.weight\)\n.*No weight was changed"):
         optimizer.clip()
     assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
-
-
-def test_clipping_scales_to_the_norm_and_reports_the_norm_before() -> None:
-    gradients = {"one": torch.tensor([3.0]), "other": torch.tensor([4.0])}
-    assert clip_gradients(gradients, 1.0) == 5.0
-    assert gradients["one"].item() == pytest.approx(0.6, rel=1e-5)
-    assert clip_gradients(gradients, 10.0) == pytest.approx(1.0, rel=1e-5)
-    assert gradients["other"].item() == pytest.approx(0.8, rel=1e-5)

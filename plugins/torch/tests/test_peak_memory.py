@@ -18,9 +18,8 @@ from torch.utils._pytree import tree_leaves
 from toolrl.types import Group, Message, Task
 from toolrl_plugin_torch import logprob
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
-from toolrl_plugin_torch.options import SftConfig, TrainerConfig
-from toolrl_plugin_torch.trainer import PolicyTrainer, SupervisedTrainer
+from toolrl_plugin_torch.options import TrainerConfig
+from toolrl_plugin_torch.trainer import PolicyTrainer
 
 VOCABULARY = 151_936
 HIDDEN = 16
@@ -92,15 +91,6 @@ def test_a_step_never_holds_all_logits(
     with Largest() as largest:
         metrics = trainer.update([Group("g", Task("t", (Message("user", "?"),)), episodes)])
     assert metrics["entropy"] > 0
-    check(largest)
-
-
-def test_fine_tuning_never_holds_all_logits(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logprob, "_MIN_ROWS", ROWS)
-    settings = SftConfig(from_run="x", tokens_per_microbatch=EPISODES * TOKENS)
-    trainer = SupervisedTrainer(policy(tiny), settings, tmp_path)
-    with Largest() as largest:
-        trainer.update([Demonstration(ids(index), MASK) for index in range(EPISODES)])
     check(largest)
 
 

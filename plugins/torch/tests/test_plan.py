@@ -18,7 +18,7 @@ from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
 from toolrl_plugin_torch.options import ModelConfig, OptimizerConfig
 from toolrl_plugin_torch.plan import report
-from toolrl_plugin_torch.plan.gpus import GIB, Gpu, parse_gpu
+from toolrl_plugin_torch.plan.memory import GIB, Gpu
 from toolrl_plugin_torch.plan.sizes import PolicySizes
 from toolrl_plugin_torch.policy import model_settings
 from toolrl_plugin_torch.prefixes.tree_attention import over_trees
@@ -125,27 +125,6 @@ def test_what_is_advised_fits(config: str, capsys: pytest.CaptureFixture[str]) -
     assert (status, fitting["fits"], fitting["peak_gib"]) == (0, "yes", facts["advice"][0]["peak_gib"])
 
 
-def test_over_ranks_the_optimizer_may_wait_on_the_cpu(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, facts = _plan(capsys, config, "--gpu", "40:8")
-    first = facts["advice"][0]
-    assert first["set"] == {"trainer.offload": ["optimizer"]}
-    _, fitting = _plan(capsys, config, "--gpu", "40:8", "--set", 'trainer.offload=["optimizer"]')
-    assert (fitting["fits"], fitting["peak_gib"]) == ("yes", first["peak_gib"])
-
-
-def test_ranks_share_the_state(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _, one = _plan(capsys, config, "--gpu", "400")
-    _, sixteen = _plan(capsys, config, "--gpu", "h200:8", "--nodes", "2")
-    assert sixteen["ranks"] == 16
-    assert sixteen["parts_gib"]["gradients"] == pytest.approx(one["parts_gib"]["gradients"] / 16, abs=0.1)
-
-
-def test_a_teacher_is_whole_on_each_rank(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    teacher = f"algorithm.distillation.teachers.default.model={tmp_path / 'model'}"
-    _, facts = _plan(capsys, config, "--gpu", "h200:8", "--set", teacher)
-    assert facts["parts_gib"]["teachers"] * GIB == pytest.approx(2 * facts["parameters"], rel=0.01)
-
-
 def test_ranks_share_a_long_sequence(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     """At the advised number of ranks to a micro-batch, each has its share of the activations."""
     words = ("--gpu", "h100:8", "--set", "rollout.max_episode_tokens=81920")
@@ -196,8 +175,3 @@ def test_train_refuses_what_can_not_fit_and_only_that(config: str, monkeypatch: 
     # A reference that waits on the CPU isn't there in the update.
     waits = ("algorithm.kl_coef=0.1", "trainer.offload=[reference]")
     assert "may not fit" in str(_refusal(config, 140, monkeypatch, *waits))
-
-
-def test_gpus() -> None:
-    assert parse_gpu("48:2") == (Gpu("GPU of 48 GiB", 48 * GIB), 2)
-    assert parse_gpu("H100")[1] == 1

@@ -35,17 +35,6 @@ TOLERANCE = 1e-6
 FEW, MANY = 40, 1000
 
 
-@pytest.fixture(scope="session")
-def reference(train: Any) -> Any:
-    """The module `objective_reference`; `train` has found its folder."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    try:
-        import objective_reference
-    finally:
-        sys.path.remove(str(Path(__file__).parent))
-    return objective_reference
-
-
 def groups_of(
     chance: random.Random,
     vocabulary: int,
@@ -162,7 +151,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
             if found.get("credit") == "turn":
                 found["scale"] = "none"
     if pick([True, False, False]):
-        found["reference"] = pick([{}, {"sync_every": 1}, {"sync_every": 2, "mixup": 0.6}])
+        found["reference"] = pick([{}, {"sync_every": 1}, {"sync_every": 2}])
     if pick([True, False, False]):
         found["distillation"] = {
             "teachers": {"default": {"model": "x"}}, "kl_as": pick(["advantage", "loss"]), "coef": 0.5,
@@ -230,13 +219,9 @@ def settings_of(chance: random.Random) -> dict[str, Any]:
 class Cases:
     """Random cases for `ranks_worker.train`, with what the reference makes of them."""
 
-    def __init__(self, tiny: Any, reference: Any, make_episode: Any) -> None:
-        sys.path.insert(0, str(WORKER.parent))
-        try:
-            from ranks_worker import policy_of
-        finally:
-            sys.path.remove(str(WORKER.parent))
-        self.tiny, self.reference, self.make_episode, self.policy_of = tiny, reference, make_episode, policy_of
+    def __init__(self, tiny: Any, make_episode: Any, beside: Callable[[str], Any]) -> None:
+        self.tiny, self.make_episode = tiny, make_episode
+        self.reference, self.policy_of = beside("objective_reference"), beside("ranks_worker").policy_of
         self.model = tiny.model("gpt2", dtype="float64")
 
     def draw(self, seed: int, **fixed: Any) -> dict[str, Any]:
@@ -283,8 +268,8 @@ class Cases:
 
 
 @pytest.fixture
-def cases(tiny: Any, reference: Any, make_episode: Any) -> Cases:
-    return Cases(tiny, reference, make_episode)
+def cases(tiny: Any, make_episode: Any, beside: Callable[[str], Any]) -> Cases:
+    return Cases(tiny, make_episode, beside)
 
 
 @pytest.mark.parametrize(

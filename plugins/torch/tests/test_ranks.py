@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from toolrl.errors import ConfigError
-from toolrl.loop.ranks import ONE, started_by_torchrun
+from toolrl.loop.ranks import ONE
 
 START = """
 import asyncio, json, os, sys, traceback
@@ -102,12 +100,6 @@ def test_one_process_imports_nothing_of_several() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_torchrun_is_known_by_its_variables() -> None:
-    assert started_by_torchrun({"RANK": "0", "WORLD_SIZE": "2"})
-    assert not started_by_torchrun({"RANK": "0", "WORLD_SIZE": "1"})
-    assert not started_by_torchrun({})
-
-
 def test_three_ranks_tell_each_other(said: Said) -> None:
     body = """
     said["gather"] = ranks.gather(mine * 10, "numbers")
@@ -162,15 +154,3 @@ def test_a_rank_that_lost_another_reports_why_that_one_failed(said: Said) -> Non
     first, second = said(2, body)
     assert second["why"] == "OSError: the disk is full"
     assert first["why"] == "OtherRankError: rank 1 ended the run: OSError: the disk is full"
-
-
-def test_one_device_for_several_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from toolrl_plugin_torch.sharding.process_group import _pick
-
-    with pytest.raises(ConfigError, match="'cpu:0' is one device, and there are 2 ranks"):
-        _pick("cpu:0", 0, 2)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ConfigError, match="there is no 'cuda:1'; torch sees cuda:0"):
-        _pick("cuda", 1, 2)
-    assert _pick("cpu", 1, 2) == ("cpu", 1)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from toolrl.errors import CheckpointError
-from toolrl_plugin_torch.algorithm import ReferenceConfig
 from toolrl_plugin_torch.loop.batches import FixedRows
 from toolrl_plugin_torch.loop.saver import Saver
-from toolrl_plugin_torch.reference import Reference
 from toolrl_plugin_torch.trainer import PolicyTrainer
 
 REWARDS = (0.0, 1.0, 1.0, 0.0)
@@ -28,36 +25,15 @@ def sync_target_model(model: Any, target_model: Any, alpha: float) -> None:
 
 
 def test_it_moves_as_in_trl(tiny: Any, tmp_path: Path) -> None:
-    algorithm = {"preset": "grpo", "kl_coef": 0.1, "reference": {"sync_every": 2, "mixup": 0.6}}
+    algorithm = {"preset": "grpo", "kl_coef": 0.1, "reference": {"sync_every": 2}}
     trainer = tiny.trainer(tmp_path, tiny.policy(tiny.model("qwen3", dtype="float64")), algorithm, **OPTIONS)
     theirs = copy.deepcopy(trainer.policy.model)
     for step in range(1, 5):
         trainer.update([tiny.group(REWARDS, step)])
         if step % 2 == 0:
-            sync_target_model(trainer.policy.model, theirs, 0.6)
+            sync_target_model(trainer.policy.model, theirs, 1.0)
         for ours, expected in zip(trainer.reference.parameters(), theirs.parameters(), strict=True):
             assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
-
-
-def test_in_16_bits_it_follows_in_small_moves(tiny: Any) -> None:
-    """And goes on from a checkpoint with no bit lost."""
-    policy, *kept = (SimpleNamespace(model=tiny.model("qwen3", dtype="bfloat16")) for _ in range(3))
-    how = ReferenceConfig(sync_every=1, mixup=0.01)
-    whole, resumed = (Reference(it, policy, how, offload=False, device=torch.device("cpu")) for it in kept)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            parameter.mul_(1.02)
-    for step in range(300):
-        if step == 150:
-            resumed.load_state_dict({name: value.clone() for name, value in whole.state_dict().items()})
-        for it in (whole, resumed) if step >= 150 else (whole,):
-            it.sync(step)
-    followed, again, live = (
-        torch.cat([parameter.detach().float().flatten() for parameter in it.model.parameters()])
-        for it in (*kept, policy)
-    )
-    assert (followed - live).norm() < 0.1 * 0.02 * live.norm()
-    assert again.equal(followed)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
@@ -92,7 +68,7 @@ def test_measuring_changes_no_bit(tiny: Any, tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, lora: dict[str, int] | None) -> None:
     """Though the reference moved before the checkpoint; and a config that keeps none is told."""
     folder = tiny.save(tmp_path / "model")
-    follows = {"preset": "grpo", "kl_coef": 0.1, "reference": {"sync_every": 2, "mixup": 1.0 if lora else 0.5}}
+    follows = {"preset": "grpo", "kl_coef": 0.1, "reference": {"sync_every": 2}}
 
     def make(algorithm: dict[str, Any]) -> tuple[PolicyTrainer, Saver]:
         trainer = tiny.trainer(tmp_path, tiny.load(folder, lora), algorithm, learning_rate=1e-2, **OPTIONS)
@@ -109,6 +85,6 @@ def test_a_resumed_run_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, lora: dict
     assert steps(resumed, 3, 5) == steps(whole, 3, 5)
     for one, two in ((whole.policy.model, resumed.policy.model), (whole.reference, resumed.reference)):
         assert all(first.equal(second) for first, second in zip(one.parameters(), two.parameters(), strict=True))
-    with pytest.raises(CheckpointError, match="holds a reference, and the config asks for nothing besides") as caught:
+    with pytest.raises(CheckpointError, match="holds .'reference'. besides the policy") as caught:
         make({"preset": "grpo", "kl_coef": 0.1})[1].restore()
     assert "algorithm.reference.sync_every" in str(caught.value.hint)

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from toolrl.errors import CheckpointError
-from toolrl.loop.ranks import Ranks
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration
 from toolrl_plugin_torch.loop.batches import FixedRows
-from toolrl_plugin_torch.loop.saver import Saver, changes, config_digest
+from toolrl_plugin_torch.loop.saver import Saver, config_digest
 from toolrl_plugin_torch.options import SftConfig
 
 BATCH = [Demonstration((5, 6, 7, 8, 9, 10), (0, 0, 1, 1, 0, 1)), Demonstration((9, 8, 7, 6), (0, 1, 1, 1))]
@@ -63,37 +61,6 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype
         second.trainer.update(BATCH)
         others = dict(first.trainer.policy.model.named_parameters())
         assert all(parameter.equal(others[name]) for name, parameter in held.items())
-
-
-def test_without_a_checkpoint_the_run_begins_at_the_start(tiny: Any, tmp_path: Path) -> None:
-    saver = make_saver(tiny, tmp_path)
-    before = {name: value.clone() for name, value in saver.trainer.policy.model.state_dict().items()}
-    assert saver.restore() == 0
-    assert saver.trainer.step == 0
-    assert all(value.equal(before[name]) for name, value in saver.trainer.policy.model.state_dict().items())
-
-
-def test_another_batch_size_is_refused(tiny: Any, tmp_path: Path) -> None:
-    saver = make_saver(tiny, tmp_path)
-    saver.trainer.update(BATCH)
-    saver.save()
-    saver.data = FixedRows(3)
-    with pytest.raises(CheckpointError, match="2 rows of data were taken in 1 steps, and the config now takes 3"):
-        saver.restore()
-
-
-@pytest.mark.parametrize(("before", "now", "told"), [(8, 8, False), (8, 9, True), (None, 9, False)])
-def test_another_number_of_rows_is_remarked_on(
-    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int | None, now: int, told: bool
-) -> None:
-    first = make_saver(tiny, tmp_path)
-    first.rows = before
-    first.trainer.update(BATCH)
-    first.save()
-    second = make_saver(tiny, tmp_path)
-    second.rows = now
-    assert second.restore() == 1
-    assert ("has 9 rows now, and had 8 when step-000001 was written" in caplog.text) == told
 
 
 def test_the_digest_leaves_out_what_does_not_change_the_training() -> None:
@@ -148,58 +115,3 @@ def test_when_a_checkpoint_is_due(
     assert saver.scheduled() is due
     saver.save()
     assert not saver.scheduled()
-
-
-def test_ranks_go_by_the_clock_of_the_first(tmp_path: Path) -> None:
-    class Second(Ranks):
-        rank = 1
-
-        def by_first(self, work: Any, what: str) -> Any:
-            asked.append(what)
-            return True
-
-    asked: list[str] = []
-    trainer: Any = SimpleNamespace(step=3, whole=True)
-    saver = Saver(trainer, tmp_path, 2, FixedRows(4), {}, ranks=Second(), every="15min")
-    assert saver.scheduled()
-    saver.last_step = 3
-    assert not saver.scheduled()
-    assert len(asked) == 1
-
-
-def test_what_differs_since_the_checkpoint_is_named(
-    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = make_saver(tiny, tmp_path)
-    first.trainer.update(BATCH)
-    first.save()
-    make_saver(tiny, tmp_path, config={**CONFIG, "run": {"name": "b"}, "threads": 2}).restore()
-    assert not caplog.records
-    now = {**CONFIG, "trainer": {"learning_rate": 2e-3, "steps": 9}, "run": {"name": "b"}}
-    for before, said in (
-        ([CONFIG], "differs from that of step-000001: trainer.learning_rate 0.002 (was 0.001)"),
-        ([{**CONFIG, "seed": 3}, CONFIG], "differs from that of step-000001: trainer.learning_rate 0.002 (was 0.001)"),
-        ([{**CONFIG, "seed": 3}], "differs from that of step-000001"),
-        ([], "differs from that of step-000001"),
-    ):
-        saver = make_saver(tiny, tmp_path, config=now)
-        saver.before = before
-        caplog.clear()
-        assert saver.restore() == 1
-        (line,) = [record.getMessage() for record in caplog.records if record.name == "toolrl_plugin_torch.loop.saver"]
-        assert line.endswith(said)
-
-
-def test_differences_are_told_with_their_places() -> None:
-    before = {"a": {"b": 1, "c": [1, {"d": "x"}]}, "e": None, "same": [1], "gone": True}
-    now = {"a": {"b": 2.5, "c": [1, {"d": "y"}]}, "e": {"new": 1}, "same": [1]}
-    assert changes(before, now) == ["a.b 2.5 (was 1)", "a.c[1].d 'y' (was 'x')", "e", "gone null (was true)"]
-    assert changes(now, now) == []
-
-
-def test_state_that_is_no_state_is_refused(tiny: Any, tmp_path: Path) -> None:
-    saver = make_saver(tiny, tmp_path)
-    saver.trainer.update(BATCH)
-    (saver.save() / "trainer" / "state.pt").write_bytes(b"not a state")
-    with pytest.raises(CheckpointError, match="can't be read"):
-        saver.trainer.load(tmp_path / "checkpoints" / "step-000001", 1)

@@ -17,7 +17,7 @@ from toolrl.loop.ranks import ONE
 from toolrl.types import Group
 from toolrl_plugin_torch.sampling_masks import encode
 
-RANK = Path(__file__).with_name("sequence_rank.py")
+WORKER = Path(__file__).with_name("ranks_worker.py")
 EXACT, ROUNDED = (1e-10, 1e-10), (1e-6, 1e-5)
 """Relative tolerance of the loss, and of gradients to the greatest of all: in float64, and where something is rounded
 to float32, as in the norms of qwen3 and llama."""
@@ -26,9 +26,9 @@ to float32, as in the norms of qwen3 and llama."""
 def cases(group: Callable[..., Any], size: int) -> dict[str, dict[str, Any]]:
     """By name. Of the second step's groups there are fewer than of ranks, so some make empty passes."""
     steps = [[group([1.0, 0.0, 0.5], 1), group([0.0, 2.0], 2), group([0.5, 1.0], 3)], [group([1.0, 0.0], 4)]]
-    settings = {"sequence_parallel": size, "tokens_per_microbatch": 80}
+    settings = {"sequence_parallel": size, "tokens_per_microbatch": 80, "learning_rate": 1e-3, "steps": 4}
     plain = {
-        "model": "phi", "close": EXACT, "steps": steps, "settings": settings,
+        "model": "phi", "close": EXACT, "steps": steps, "settings": settings, "gradients": True,
         "algorithm": {"preset": "grpo", "scale": "none"},
     }  # fmt: skip
     large = {"tokens_per_microbatch": 512}
@@ -48,7 +48,7 @@ def cases(group: Callable[..., Any], size: int) -> dict[str, dict[str, Any]]:
             "more ranks than key heads": {},
             "two groups of ranks": {"settings": {"sequence_parallel": 2}},
             "memory": {"steps": [[group([1.0, 0.0], 5, lengths=(80, 70))]], "settings": large, "saved": 0.32},
-            "compiled": {"compile": True, "steps": steps[1:]},
+            "compiled": {"backend": "aot_eager", "steps": steps[1:]},
         },
     }
     named = found[size]
@@ -74,40 +74,29 @@ def model_of(tiny: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_ranks_update_as_one_process_does(tiny: Any, on_ranks: Any, tmp_path: Path, size: int) -> None:
+def test_ranks_update_as_one_process_does(tiny: Any, train: Any, on_ranks: Any, tmp_path: Path, size: int) -> None:
     """Also: what a rank keeps for the backward pass is its share, and models that can't be cut are refused."""
-    sys.path.insert(0, str(RANK.parent))
-    try:
-        from sequence_rank import work
-    finally:
-        sys.path.remove(str(RANK.parent))
 
     def group(rewards: Sequence[float], seed: int, lengths: Sequence[int] = (7, 16, 11)) -> Any:
         return tiny.group(rewards, seed, prompt=40, lengths=lengths)
 
-    chosen = cases(group, size)
-    models = {case["model"]: model_of(tiny, case["model"]) for case in chosen.values()}
-    (tmp_path / "work.pkl").write_bytes(pickle.dumps({"models": models, "cases": chosen}))
-    on_ranks(size, [sys.executable, str(RANK), str(tmp_path)])
-    found = torch.load(tmp_path / "found.pt", weights_only=False)
+    chosen = {name: {**case, "model": model_of(tiny, case["model"])} for name, case in cases(group, size).items()}
+    (tmp_path / "work.pkl").write_bytes(pickle.dumps({"cases": chosen}))
+    on_ranks(size, [sys.executable, str(WORKER), str(tmp_path)])
+    found = torch.load(tmp_path / "results.pt", weights_only=False)
     for name, case in chosen.items():
+        (metrics, gradients) = found[name]
         if "refused" in case:
-            assert f"can't cut sequences, because {case['refused']}" in found[name]["error"]
+            assert f"can't cut sequences, because {case['refused']}" in metrics[0]["refused"]
             continue
-        one = work(models[case["model"]], case, tmp_path, ONE)
-        check(found[name], one, name, *case["close"])
+        one_metrics, one_gradients = train(None, case, tmp_path, ONE)
         if "saved" in case:
-            assert found[name]["saved"] < one["saved"] * case["saved"], name
-
-
-def check(ours: dict[str, Any], one: dict[str, Any], name: str, of_loss: float, of_gradients: float) -> None:
-    for mine, expected in zip(ours["metrics"], one["metrics"], strict=True):
-        assert mine.keys() == expected.keys(), name
-        for key, value in expected.items():
-            tolerance = of_loss if key == "loss" else of_gradients
-            assert mine[key] == pytest.approx(value, rel=tolerance, abs=tolerance), (name, key)
-    for first, second in zip(ours["gradients"], one["gradients"], strict=True):
-        assert first.keys() == second.keys()
-        largest = max(float(gradient.abs().max()) for gradient in second.values())
-        for key, value in second.items():
-            assert float((first[key] - value).abs().max()) <= of_gradients * largest, (name, key)
+            assert gradients.pop("saved") < one_gradients.pop("saved") * case["saved"], name
+        of_loss, of_gradients = case["close"]
+        for mine, expected in zip(metrics, one_metrics, strict=True):
+            assert mine.keys() == expected.keys(), name
+            for key, value in expected.items():
+                tolerance = of_loss if key == "loss" else of_gradients
+                assert mine[key] == pytest.approx(value, rel=tolerance, abs=tolerance), (name, key)
+        for key, value in one_gradients.items():
+            assert float((gradients[key] - value).abs().max()) <= of_gradients * float(value.abs().max()), (name, key)

@@ -40,19 +40,14 @@ def save_experts(tiny: Any, folder: Path) -> None:
     ],
 )
 def test_ranks_have_the_weights_of_one_process(
-    tiny: Any, on_ranks: Any, tmp_path: Path, family: str, dtype: str, lora: bool, size: int
+    tiny: Any, beside: Any, on_ranks: Any, tmp_path: Path, family: str, dtype: str, lora: bool, size: int
 ) -> None:
     tiny.save(tmp_path / "model", "llama" if family == "experts" else family, dtype=dtype)
     if family == "experts":
         save_experts(tiny, tmp_path / "model")
-    sys.path.insert(0, str(RANK.parent))
-    try:
-        from sharded_rank import work
-    finally:
-        sys.path.remove(str(RANK.parent))
     on_ranks(size, [sys.executable, str(RANK), str(tmp_path), dtype, "lora" if lora else "whole"])
     ours = torch.load(tmp_path / "found.pt", weights_only=False)
-    one = work(tmp_path / "model", dtype, lora, ONE, tmp_path / "one")
+    one = beside("sharded_rank").work(tmp_path / "model", dtype, lora, ONE, tmp_path / "one")
     stored = {}
     for file in (tmp_path / "model").glob("*.safetensors"):
         stored |= transformers.modeling_utils.load_state_dict(str(file))

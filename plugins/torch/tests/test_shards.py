@@ -66,20 +66,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="the checkpoint of step 3 can't be written") as caught:
         write_shards(tmp_path / "checkpoints", 3, {"policy": make()[1]}, ONE)
     assert caught.value.where == str(tmp_path / "checkpoints")
-
-
-def test_a_part_that_is_missing_is_told(tmp_path: Path) -> None:
-    checkpoint = written(tmp_path, {"policy": make()[1]})
-    for part in (checkpoint / FOLDER).glob("*.distcp"):
-        part.unlink()
-    with pytest.raises(CheckpointError, match="it can't be read"):
-        read_shards(checkpoint, {"policy": make()[1]}, ONE)
-
-
-@pytest.mark.parametrize("index", [b"", b"\x80\x04"])
-def test_an_index_that_is_cut_off_is_told(tmp_path: Path, index: bytes) -> None:
-    _, optimizer = make()
-    checkpoint = written(tmp_path, {"policy": optimizer})
-    (checkpoint / FOLDER / ".metadata").write_bytes(index)
-    with pytest.raises(CheckpointError, match="it can't be read: .*(Ran out of input|pickle data was truncated)"):
-        read_shards(checkpoint, {"policy": optimizer}, ONE)

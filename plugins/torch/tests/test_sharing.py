@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,32 +129,6 @@ def test_equals_each_sequence_by_itself_in_float64(tiny: Any, family: str, budge
     assert sum(batch.positions for batch in pack(samples, 10_000, share=True)) < 0.6 * sum(len(s.ids) for s in samples)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
-def test_equals_each_sequence_by_itself_in_float32(tiny: Any, family: str) -> None:
-    """As far from it as padded batches are: rounding."""
-    model, samples = exact_model(tiny, family, "float32"), groups_of_samples()
-    exact = one_by_one(tiny, exact_model(tiny, family), samples, 1.0)
-    scale = max(float(gradient.abs().max()) for gradient in exact[1].values())
-    for share in (True, False):
-        value, gradient = differences(exact, packed(model, samples, 1.0, share=share))
-        assert value < 1e-3
-        assert gradient < 1e-4 * scale
-
-
-def test_a_model_that_cannot_be_taken_apart_shares_too(tiny: Any) -> None:
-    model, samples = exact_model(tiny), groups_of_samples()
-    wanted = packed(model, samples, 0.9)
-
-    class Plain(torch.nn.Linear):
-        """Not a plain linear layer for all anybody knows."""
-
-    model.lm_head.__class__ = Plain
-    assert TokenScorer(model).fallback is not None
-    value, gradient = differences(wanted, packed(model, samples, 0.9))
-    assert value < 1e-12
-    assert gradient < 1e-11
-
-
 def test_the_model_is_left_as_it_was(tiny: Any) -> None:
     model = tiny.model()
     with pytest.raises(KeyError), over_trees([model]):
@@ -199,28 +172,6 @@ def test_what_is_silently_wrong_is_known_by_its_config(config: Any, words: str) 
         assert words in reason
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        config_of("MistralConfig", sliding_window=None),
-        config_of("Qwen2Config", use_sliding_window=False, sliding_window=4096),
-        config_of("Qwen3Config"),
-        config_of("LlamaConfig"),
-        config_of("GPT2Config"),
-    ],
-)
-def test_plain_attention_is_shared(config: Any) -> None:
-    assert reason_by_config(config) is None
-
-
-def test_kinds_that_nobody_has_tried_need_to_be_asked_for() -> None:
-    config = config_of("JetMoeConfig")
-    reason = reason_by_config(config)
-    assert reason is not None
-    assert "haven't been tried" in reason
-    assert reason_by_config(config, untried=True) is None
-
-
 @pytest.mark.parametrize("family", ["mistral", "gpt_oss", "gemma2"])
 def test_falls_back_aloud(tiny: Any, family: str, caplog: pytest.LogCaptureFixture) -> None:
     score = TokenScorer(tiny.model(family))
@@ -245,7 +196,7 @@ def test_what_the_config_does_not_tell_the_trial_does(tiny: Any) -> None:
     assert reason_by_trial(TokenScorer(model)) is None
     for layer in model.model.layers:
         layer.self_attn.sliding_window = 4
-    assert reason_by_trial(TokenScorer(model)) == "its attention sees a window of the latest tokens only"
+    assert "'sliding_window': 4" in str(reason_by_trial(TokenScorer(model)))
 
 
 def _reads_its_neighbour(model: Any) -> str:
@@ -261,12 +212,12 @@ def _reads_its_neighbour(model: Any) -> str:
 def _has_dropout(model: Any) -> str:
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.1
-    return "its attention has a dropout of 0.1"
+    return "its attention isn't plain (causal: True, a mask of its own: False, dropout: 0.1"
 
 
 def _is_not_causal(model: Any) -> str:
     model.model.layers[1].self_attn.is_causal = False
-    return "its attention isn't causal"
+    return "its attention isn't plain (causal: False"
 
 
 def _loses_arguments(model: Any) -> str:
@@ -309,24 +260,3 @@ def test_bfloat16_passes_the_trial_and_a_wrong_model_does_not(tiny: Any) -> None
 
 
 # The trainers.
-
-
-def test_several_updates_take_whole_groups(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = tiny.trainer(tmp_path, tiny.policy(exact_model(tiny)), share_prefix=True, updates_per_step=2)
-    groups = [tiny.group((1.0, 0.0, 0.0, 1.0), number, prompt=49) for number in range(3)]
-    dealt: list[list[str]] = []
-    plan = trainer._plan
-
-    def noted(samples: Any, groups: Sequence[str]) -> Any:
-        dealt.append(list(groups))
-        return plan(samples, groups)
-
-    monkeypatch.setattr(trainer, "_plan", noted)
-    trainer.update(groups)
-    assert sorted(group for part in dealt for group in part) == [
-        f"group-{number}" for number in range(3) for _ in "1234"
-    ]
-    assert set(dealt[0]).isdisjoint(dealt[1])
-    dealt.clear()
-    trainer.update(groups[:1])
-    assert [len(part) for part in dealt] == [2, 2]

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from toolrl.loop.ranks import ONE
 from toolrl.types import Episode, Group, RewardEntry, Task
-from toolrl_plugin_torch.batch import episode_samples, pack
 
 SIZES = ((3, 2), (1, 4, 2), (2, 2))
 """Turns of the episodes of each group."""
@@ -154,15 +153,3 @@ def test_nor_do_they_over_two_ranks(
     print(f"{len(differences)} combinations, greatest difference {max(differences):.1e}")
     assert len(found) == len(cases)
     assert max(differences) < 1e-9
-
-
-def test_what_a_trajectory_restates_is_computed_once(tiny: Any, make_episode: Any) -> None:
-    """Where it is long enough to be worth a fork."""
-    episode = make_episode((*(0,) * 50, *((1,) * 40 + (0,) * 10) * 3))
-    cut = tiny.spread(episode, range(3))
-
-    def positions(episode: Episode) -> int:
-        return sum(batch.positions for batch in pack(episode_samples(episode, 1.0), 10_000, share=True))
-
-    assert sum(len(trajectory.ids) for trajectory in cut.trajectories) == 90 + 140 + 190
-    assert positions(cut) == positions(episode) == 189

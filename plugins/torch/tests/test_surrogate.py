@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from toolrl_plugin_torch.algorithm import AlgorithmConfig, ImportanceConfig
-from toolrl_plugin_torch.objective.divergence import kl_estimate
-from toolrl_plugin_torch.objective.importance import importance_weights
+from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.objective.surrogate import (
     cispo_surrogate,
     clipped_surrogate,
     clipped_tokens,
-    log_ratio,
-    own_gradients,
 )
 
 RATIOS = torch.tensor([[0.5, 1.0, 2.0]]).log()
@@ -55,54 +51,6 @@ def test_cispo_bounds_the_weight_and_keeps_every_gradient() -> None:
     assert (low.tolist()[0], high.tolist()[0]) == ([True, False, False], [False, False, True])
 
 
-def test_the_sequences_ratio_is_the_geometric_mean_over_its_trained_tokens() -> None:
-    """Ratios 2 and 8 are trained, that of 100 is not: the sequence's is 4. Its gradient is shared out equally."""
-    mask = torch.tensor([[True, True, False], [False, False, False]])
-    logprobs = torch.tensor([[2.0, 8.0, 100.0], [3.0, 3.0, 3.0]]).log().requires_grad_()
-    ratio = log_ratio(logprobs, torch.zeros(2, 3), mask, "sequence")
-    assert ratio[0].exp().tolist() == pytest.approx([4.0] * 3)
-    assert ratio[1].tolist() == [0.0] * 3
-    ratio[0, 0].backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == [[0.5, 0.5, 0.0], [0.0] * 3]
-
-
-def test_the_tokens_ratio_is_0_outside_of_the_mask() -> None:
-    mask = torch.tensor([[True, False]])
-    assert log_ratio(torch.tensor([[-1.0, -1.0]]), torch.tensor([[-3.0, -9.0]]), mask, "token").tolist() == [[2.0, 0.0]]
-
-
-@pytest.mark.parametrize(
-    ("estimator", "expected"), [("k1", [0.0, -1.0]), ("k2", [0.0, 0.5]), ("k3", [0.0, math.e - 2])]
-)
-def test_divergences(estimator: Any, expected: list[float]) -> None:
-    values = kl_estimate(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -1.0]), estimator)
-    assert values.tolist() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("how", "expected", "capped"),
-    [
-        (ImportanceConfig(level="token", mode="truncate", cap=3.0), [2.0, 3.0, 0.0], [False, True, False]),
-        (ImportanceConfig(level="token", mode="reject", cap=3.0), [2.0, 0.0, 0.0], [False, True, False]),
-        (ImportanceConfig(level="sequence", mode="truncate", cap=10.0), [10.0, 10.0, 0.0], [True, True, False]),
-        (ImportanceConfig(level="sequence", mode="truncate", cap=20.0), [16.0, 16.0, 0.0], [False, False, False]),
-        (ImportanceConfig(level="mean", mode="reject", cap=3.9), [0.0, 0.0, 0.0], [True, True, False]),
-        (ImportanceConfig(level="mean", mode="truncate", cap=5.0), [4.0, 4.0, 0.0], [False, False, False]),
-    ],
-    ids=str,
-)
-def test_importance(how: ImportanceConfig, expected: list[float], capped: list[bool]) -> None:
-    """Twice and eight times as likely now as when they were drawn; the third token is not trained."""
-    mask = torch.tensor([[True, True, False]])
-    behaviour = torch.tensor([[-3.0, -3.0, -3.0]])
-    proximal = (behaviour + torch.tensor([[2.0, 8.0, 5.0]]).log()).requires_grad_()
-    weights, above = importance_weights(proximal, behaviour, mask, how)
-    assert weights.tolist()[0] == pytest.approx(expected)
-    assert above.tolist()[0] == capped
-    assert not weights.requires_grad
-
-
 @pytest.mark.parametrize("dual", [None, 3.0])
 @pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
 @pytest.mark.parametrize("far", [100.0, 1e4, math.inf, -100.0, -1e4, -math.inf])
@@ -117,16 +65,3 @@ def test_a_ratio_that_no_number_holds_breaks_no_gradient(far: float, advantage: 
     assert logprobs.grad.tolist()[0] == pytest.approx([0.0, -advantage])
     if far > 0 and (dual or advantage >= 0):
         assert losses[0, 0].item() == pytest.approx({1.0: -1.2, 0.0: 0.0, -1.0: 3.0}[advantage])
-
-
-def test_a_shared_advantage_gives_the_gradient_of_the_sequences_ratio() -> None:
-    """GSPO and GSPO-token are the same then."""
-    values = torch.tensor([[0.3, -0.2, 0.9, 0.1]], dtype=torch.float64)
-    mask, gradients = torch.tensor([[False, True, True, True]]), []
-    for own in (False, True):
-        logprobs = values.clone().requires_grad_()
-        ratio = log_ratio(logprobs, torch.zeros_like(values), mask, "sequence")
-        ratio = own_gradients(ratio, logprobs) if own else ratio
-        (clipped_surrogate(ratio, torch.full_like(values, 1.5), clip_of(0.9, 0.9)) * mask).sum().backward()
-        gradients.append(logprobs.grad)
-    assert torch.allclose(*gradients, atol=1e-12)

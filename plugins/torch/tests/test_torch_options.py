@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,34 +34,18 @@ def told(tree: dict[str, Any], registry: Registry, *overrides: str) -> str:
 
 def test_old_names_of_settings_are_read_and_remarked_on(tree: dict[str, Any], registry: Registry) -> None:
     old = ["algorithm.loss=constant", "algorithm.proximal=sampled"]
+    old += ["algorithm.reference={mixup: 1.0}", "model.lora={dropout: 0.0}"]
     resolved = check_config(tree, old, registry=registry).resolved["algorithm"]
     assert (resolved["loss_aggregation"], resolved["old_logprobs"]) == ("constant", "sampled")
-    assert "algorithm.loss: is called `loss_aggregation` now" in told(tree, registry, *old)
-
-
-GROUPS = ["trainer.prompts_per_step=4", "algorithm.group_size=8"]
+    remarked = told(tree, registry, *old)
+    assert "algorithm.loss: is called `loss_aggregation` now" in remarked
+    assert "algorithm.reference.mixup: has no effect any more" in remarked
+    assert "model.lora.dropout: has no effect any more" in remarked
 
 
 @pytest.mark.parametrize(
     ("overrides", "beginnings"),
     [
-        (["algorithm.kl_coef=0.1", "algorithm.kl_estimator=k2"], []),
-        (
-            ["algorithm.preset=reinforce_plus_plus", "algorithm.drop_flat_groups=true"],
-            ["algorithm.drop_flat_groups: with the baseline batch_mean"],
-        ),
-        (
-            ["algorithm.preset=ppo", "algorithm.dynamic_sampling=true", "algorithm.drop_flat_groups=true"],
-            ["algorithm.drop_flat_groups: with the baseline critic", "algorithm.dynamic_sampling: "],
-        ),
-        (["algorithm.preset=reinforce_plus_plus_baseline", "algorithm.dynamic_sampling=true"], []),
-        (["algorithm.preset=dapo", "algorithm.dynamic_sampling=true"], []),
-        (["trainer.updates_per_step=33", *GROUPS], ["trainer.updates_per_step 33: a step has 32 episodes"]),
-        (["trainer.updates_per_step=32", *GROUPS], []),
-        (["trainer.offload=[reference]"], ["trainer.offload: reference: there is none, as algorithm.kl_coef is 0"]),
-        (["trainer.offload=[reference]", "algorithm.kl_coef=0.1"], []),
-        (["trainer.offload=[critic, optimizer]"], ["trainer.offload: critic: there is none in this algorithm"]),
-        (["trainer.offload=[critic]", "algorithm.preset=ppo"], []),
         (["rollout.max_staleness=2"], ["rollout.max_staleness 2: stale samples"]),
         (["rollout.max_staleness=2", "algorithm.old_logprobs=sampled"], []),
         (["rollout.max_staleness=2", "algorithm.importance={}"], []),
@@ -184,31 +167,17 @@ def test_samples_of_rounded_weights_have_to_be_weighed(
     assert any(line.startswith(said) for line in missing_files(config, registry)) == refused
 
 
-def test_the_reference_of_an_adapter_moves_all_the_way(tree: dict[str, Any], registry: Registry) -> None:
-    asked = ["model.lora={}", "algorithm.reference={sync_every: 5, mixup: 0.5}"]
-    said = "algorithm.reference.mixup: 0.5 of model.lora's matrices"
-    for overrides, refused in ((asked, True), (asked[1:], False), ([*asked, "algorithm.reference.mixup=1.0"], False)):
-        config = check_config(tree, overrides, registry=registry).config
-        assert any(line.startswith(said) for line in missing_files(config, registry)) == refused
-
-
 @pytest.mark.parametrize(
     ("path", "is_told"),
     [
         ("./models/none", True),
         ("a/b/c", True),
         ("org/name", False),
-        ("here", False),
-        ("./here:best", False),
         ("./none:best", True),
         ("word", True),
         ("here/name", True),
-        ("here:3", False),
-        ("here:step-000003", False),
         ("here:30", True),
-        ("here:bst", True),
-        ("empty", True),
-        ("empty:best", True),
+        ("here:best", True),
     ],
 )
 def test_a_model_that_is_not_there_is_told(
@@ -217,10 +186,7 @@ def test_a_model_that_is_not_there_is_told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("toolrl_plugin_torch.model_path.missing_on_hub", lambda name: None)
     (tmp_path / "here" / "checkpoints" / "step-000003").mkdir(parents=True)
-    (tmp_path / "here" / "checkpoints" / "best.json").touch()
-    (tmp_path / "empty").mkdir()
-    for run in ("here", "empty"):
-        (tmp_path / run / "config.yaml").touch()
+    (tmp_path / "here" / "config.yaml").touch()
     assert (missing_model(path) is not None) == is_told
 
 
@@ -229,42 +195,27 @@ def whole_model(folder: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "qwen3"}')
     (folder / "tokenizer.json").write_text("{}")
-    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    (folder / "model.safetensors").touch()
     return folder
 
 
-def _cut(model: Path) -> None:
-    weights = model / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-3])
-
-
-def _adapter_of_a_cut_model(model: Path) -> None:
-    _cut(whole_model(model.parent / "base"))
+def _adapter_of_no_model(model: Path) -> None:
     (model / "config.json").unlink()
     (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model.parent / "base")}))
-
-
-def _lacking(model: Path) -> None:
-    (model / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-2.safetensors"}}')
 
 
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
         (lambda model: None, None),
-        (_cut, "model.safetensors is broken or cut off"),
-        (_adapter_of_a_cut_model, "model.safetensors is broken or cut off"),
-        (_lacking, "names model-2.safetensors, which isn't there"),
+        (_adapter_of_no_model, "there is no folder"),
         (lambda model: (model / "model.safetensors").unlink(), "it has no weights"),
         (lambda model: (model / "tokenizer.json").unlink(), "it has no tokenizer"),
-        (lambda model: (model / "config.json").write_bytes(b"\xff\xfe{"), "config.json is no JSON"),
-        (lambda model: (model / "config.json").write_text("[" * 100_000), "config.json is no JSON"),
+        (lambda model: (model / "config.json").write_text("[]"), "config.json is no JSON object"),
         (lambda model: [file.unlink() for file in model.iterdir()], "has no config.json; it holds: nothing"),
     ],
 )
 def test_what_a_models_folder_lacks(tmp_path: Path, spoil: Callable[[Path], object], says: str | None) -> None:
-    pytest.importorskip("safetensors")
     spoil(whole_model(tmp_path / "model"))
     found = missing_model(str(tmp_path / "model"))
     assert (found is None) == (says is None)

@@ -53,7 +53,7 @@ def make_cases(group: Callable[..., Group], spread: Callable[[Sequence[Group]], 
         "reference": {
             **whole,
             "settings": {**SETTINGS, "epochs_per_step": 2},
-            "algorithm": {"preset": "grpo", "kl_coef": 0.1, "reference": {"sync_every": 2, "mixup": 0.6}},
+            "algorithm": {"preset": "grpo", "kl_coef": 0.1, "reference": {"sync_every": 2}},
             "steps": [step, later, step, later],
             "resumed": 3,
         },

@@ -17,7 +17,6 @@ from toolrl.errors import RunStoppedError
 from toolrl.loop.ranks import ONE
 from toolrl.types import Episode, EpisodeFailure, Group, RewardEntry, Segment, Task, Trajectory, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import credit, is_flat, token_advantages
 
 
@@ -82,29 +81,12 @@ SETTINGS = [
 ]
 
 
-def compared(rewards: Sequence[float], groups: Sequence[int], settings: dict[str, Any]) -> np.ndarray:
-    """Advantages as `objective.advantage` writes them down."""
-    r, g = np.array(rewards), np.array(groups)
-    of_batch = settings["baseline"] == "batch_mean"
-    peers = [r if of_batch else r[g == it] for it in groups]
-    flat = np.array([np.ptp(it) < 1e-9 for it in peers])
-    if settings["baseline"] == "leave_one_out":
-        a = np.array([x - (it.sum() - x) / max(len(it) - 1, 1) for x, it in zip(r, peers, strict=True)])
-    else:
-        a = r - [it.mean() for it in peers]
-    a = np.where(flat, 0.0, a)
-    if settings["scale"] == "std":
-        a /= np.array([np.std(it, ddof=len(it) > 1) for it in peers]) + EPSILON
-    elif settings["scale"] == "batch_std":
-        a /= np.std(r, ddof=len(r) > 1) + EPSILON
-    elif settings["scale"] == "advantage_std":
-        a = (a - a.mean()) / (np.std(a, ddof=len(a) > 1) + EPSILON)
-    return np.where(flat, 0.0, a)
-
-
-def expected_advantages(groups: Sequence[Group], settings: dict[str, Any]) -> dict[tuple[str, int], float]:
+def expected_advantages(
+    groups: Sequence[Group], settings: dict[str, Any], compared: Any
+) -> dict[tuple[str, int], float]:
     """By episode and turn, one role after the other."""
     found: dict[tuple[str, int], float] = {}
+    how = settings["baseline"], settings["scale"]
     for role in "ab":
         every = [(it, number) for number, group in enumerate(groups) for it in group.scored]
         every = [(it, number) for it, number in every if any(part.role == role for part in it.trajectories)]
@@ -113,13 +95,13 @@ def expected_advantages(groups: Sequence[Group], settings: dict[str, Any]) -> di
         outcomes = [sum(e.value for e in of if whole or e.turn is None or e.source == "call_cost") for of in entries]
         if not every:
             continue
-        base = compared(outcomes, [number for _, number in every], settings)
+        base = compared(outcomes, [number for _, number in every], *how)
         steps: dict[tuple[int, int], float] = {}
         for row, of in enumerate(entries):
             for e in of:
                 if not whole and e.turn is not None and e.source != "call_cost":
                     steps[row, e.turn] = steps.get((row, e.turn), 0.0) + e.value
-        later = compared(list(steps.values()), [every[row][1] for row, _ in steps], settings) if steps else []
+        later = compared(list(steps.values()), [every[row][1] for row, _ in steps], *how)
         given = dict(zip(steps, later, strict=True))
         for row, (it, _) in enumerate(every):
             order = [turn.index for turn in it.turns]
@@ -132,7 +114,7 @@ def expected_advantages(groups: Sequence[Group], settings: dict[str, Any]) -> di
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda it: "-".join(map(str, it.values())))
-def test_credit_is_that_of_the_formulas(settings: Any) -> None:
+def test_credit_is_that_of_the_formulas(settings: Any, beside: Any) -> None:
     """Of two roles with turns in any order, rewards of the episode, of turns and of roles, and failures."""
     chance = random.Random(3)
     for _ in range(20):
@@ -152,7 +134,8 @@ def test_credit_is_that_of_the_formulas(settings: Any) -> None:
                 found = episode(index, parts, rewards, failure=failure)
                 episodes.append(replace(found, id=f"{number}#{index}"))
             groups.append(Group(str(number), Task("t", ()), tuple(episodes)))
-        credited, expected = credit(groups, AlgorithmConfig(**settings)), expected_advantages(groups, settings)
+        credited = credit(groups, AlgorithmConfig(**settings))
+        expected = expected_advantages(groups, settings, beside("advantage_reference").compared)
         for it, advantage in zip(credited.episodes, credited.advantages, strict=True):
             for part in it.trajectories:
                 (turn,) = part.turns
@@ -177,24 +160,6 @@ def test_players_get_opposite_advantages(settings: Any) -> None:
     assert not is_flat(group, AlgorithmConfig())
     drawn = replace(group, episodes=tuple(game(index, 1.0) for index in range(3)))
     assert is_flat(drawn, AlgorithmConfig()), "both players always got the same"
-
-
-def test_the_weight_of_a_sequence_is_that_of_a_trajectory(
-    tiny: Any, train: Any, make_episode: Any, tmp_path: Path
-) -> None:
-    model = tiny.model("gpt2", dtype="float64")
-    rewards = [(RewardEntry(None, "reward:r", value),) for value in (0.0, 1.0)]
-    whole = [make_episode((0, 0, 1, 1, 0, 1), index=index, rewards=of) for index, of in enumerate(rewards)]
-    group = Group("g", Task("t", ()), (whole[0], tiny.spread(whole[1], range(2))))
-    weights = []
-    for part in (it for episode in group.episodes for it in episode.trajectories):
-        ids, mask = torch.tensor([part.ids]), torch.tensor(part.loss_mask)
-        ratio = (tiny.naive(model, ids, torch.ones_like(ids))[0][0] - torch.tensor(part.logprobs)) * mask
-        weights += [ratio.sum().exp().item()] * int(mask.sum())
-    importance = {"level": "sequence", "cap": 1e9}
-    case = {"settings": {"learning_rate": 1e-3}, "algorithm": {"importance": importance}, "steps": [[group]]}
-    (metrics,), _ = train(model, case, tmp_path, ONE)
-    assert metrics["importance/mean"] == pytest.approx(sum(weights) / 6, rel=1e-5)
 
 
 def test_a_critic_refuses_what_is_no_chain_of_turns(tiny: Any, tmp_path: Path) -> None:

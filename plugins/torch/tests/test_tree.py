@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolrl.types import MediaInput, common_beginning
+from toolrl.types import MediaInput
 from toolrl_plugin_torch.batch import Sample, pack
 from toolrl_plugin_torch.prefixes.tree import TokenTree, grow
 
@@ -55,12 +54,6 @@ def test_a_token_stands_once_where_every_fork_is_worth_it(sequences: list[list[i
     assert grow(sequences, worth=1).positions == len(beginnings)
 
 
-def test_what_saves_too_little_is_not_shared() -> None:
-    sequences = [[1, 2, 3, 4, 9], [1, 2, 3, 5, 9], [1, 2, 3, 6, 9]]
-    assert grow(sequences, worth=6).positions == 6
-    assert grow(sequences, worth=7).positions == 12
-
-
 def test_prompts_and_what_prompts_have_in_common() -> None:
     common = list(range(100, 150))
     groups = [[*common, *range(start, start + 40)] for start in (200, 300)]
@@ -71,25 +64,12 @@ def test_prompts_and_what_prompts_have_in_common() -> None:
     assert [node.end - node.start for node in tree.nodes] == [50, *[40, 7, 7, 7] * 2]
 
 
-@pytest.mark.parametrize("sequences", [[], [[1]], [[1, 2], [3]]])
-def test_what_has_nothing_to_predict_is_refused(sequences: list[list[int]]) -> None:
-    with pytest.raises(ValueError, match="at least two tokens"):
-        grow(sequences)
-
-
 def test_deep_trees_need_no_deep_stack() -> None:
     """Each sequence is the beginning of the next."""
     sequences = [[7] * length for length in range(2, 500)]
     tree = grow(sequences, worth=1)
     assert tree.positions == 498
     assert len(tree.nodes) == 498
-
-
-def test_the_common_beginning_of_lists_and_tuples() -> None:
-    assert common_beginning([1, 2, 3], [1, 2, 4, 5]) == 2
-    assert common_beginning((1, 2), (1, 2, 4)) == 2
-    assert common_beginning([], [1]) == 0
-    assert common_beginning([2], [1]) == 0
 
 
 def samples_of(groups: list[tuple[int, int]], seed: int = 0) -> list[Sample]:
@@ -124,15 +104,6 @@ def test_trees_under_the_budget(groups: list[tuple[int, int]], budget: int) -> N
             assert batch.loss_mask_BT[row, :length].int().tolist() == list(sample.loss_mask[:length])
             assert batch.advantages_BT[row, :length].tolist() == list(sample.advantages[:length])
             assert not batch.loss_mask_BT[row, length:].any()
-
-
-def test_groups_are_cut_where_least_is_lost() -> None:
-    """Two groups would fit into the budget but for one sequence: the cut is between them, not inside of the second."""
-    samples = samples_of([(50, 4), (50, 4)])
-    whole = pack(samples, 10_000, share=True)[0].positions
-    batches = pack(samples, whole - 1, share=True)
-    assert sum(batch.positions for batch in batches) == whole
-    assert [len(batch.samples) for batch in batches] == [4, 4]
 
 
 def test_images_are_not_shared() -> None:

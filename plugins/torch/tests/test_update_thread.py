@@ -7,20 +7,7 @@ import threading
 
 import pytest
 
-from toolrl_plugin_torch.loop.update_thread import UpdateThread
-
-
-async def test_a_result_comes_back_and_the_loop_goes_on_meanwhile() -> None:
-    released = threading.Event()
-
-    def work(value: int, *, factor: int) -> int:
-        # Released by the event loop only: a loop that were blocked would never come to it.
-        assert released.wait(60)
-        return value * factor
-
-    with UpdateThread() as thread:
-        asyncio.get_running_loop().call_soon(released.set)
-        assert (await thread.run(work, 6, factor=7)) == (42, False)
+from toolrl_plugin_torch.loop.training import UpdateThread
 
 
 class Work:
@@ -55,15 +42,3 @@ async def test_a_cancellation_waits_for_the_work(times: int) -> None:
             assert not task.done()
         work.release()
         assert (await task) == ("done", True)
-
-
-async def test_an_error_comes_back_even_where_a_cancellation_waits() -> None:
-    with UpdateThread() as thread:
-        work = Work(ArithmeticError("not finite"))
-        task = asyncio.create_task(thread.run(work))
-        await work.started.wait()
-        task.cancel()
-        await asyncio.sleep(0.01)
-        work.release()
-        with pytest.raises(ArithmeticError, match="not finite"):
-            await task

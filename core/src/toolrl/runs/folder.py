@@ -151,16 +151,6 @@ class RunFolder:
         folder.start_step = int(summary.get("start_step", 0))
         return folder
 
-    def configs_before(self) -> list[dict[str, Any]]:
-        """The resolved configs in the folder, the latest first. Until `begin` all are of earlier processes. What can't be
-        read is left out."""
-        older = sorted(self.directory.glob("config.before-*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
-        found = []
-        for path in (self.directory / "config.yaml", *older):
-            with contextlib.suppress(OSError, DataError):
-                found.append(read_config(path))
-        return found
-
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
         config_path = self.directory / "config.yaml"
         text = config_text(self.config)

@@ -17,7 +17,6 @@ import torch
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext, Credit
 from toolrl.types import Group
-from toolrl_plugin_objectives.options import MaxRLOptions
 from toolrl_plugin_torch.objective.advantage import group_advantages, group_statistics
 from toolrl_plugin_torch.objective.credit import RoleRewards, by_role
 
@@ -25,7 +24,7 @@ from toolrl_plugin_torch.objective.credit import RoleRewards, by_role
 class MaxRL:
     """Rewards against the mean of their group, over that mean."""
 
-    def __init__(self, options: MaxRLOptions | None, context: BuildContext) -> None:
+    def __init__(self, options: None, context: BuildContext) -> None:
         pass
 
     def advantages(self, groups: Sequence[Group]) -> list[list[Credit]]:

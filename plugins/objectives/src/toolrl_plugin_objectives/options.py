@@ -27,15 +27,6 @@ class GiGPOOptions(BaseModel, extra="forbid"):
     )
 
 
-class MaxRLOptions(BaseModel, extra="forbid"):
-    """`maxrl` has no options."""
-
-    def misfits(self, config: Config) -> Iterator[str]:
-        """What in the config it can't work with."""
-        if getattr(config.algorithm, "kl_in", "loss") == "reward":
-            yield "algorithm.kl_in: the divergence makes rewards negative, and maxrl takes none; set it to loss"
-
-
 class DPPOOptions(BaseModel, extra="forbid"):
     """Options of `dppo`."""
 

@@ -22,7 +22,6 @@ def toolrl_advantages() -> Iterator[Component[AdvantageEstimator]]:
     yield Component(
         "maxrl",
         "toolrl_plugin_objectives.maxrl:MaxRL",
-        options="toolrl_plugin_objectives.options:MaxRLOptions",
         summary="Distance to the group's mean over that mean: maximum likelihood (arXiv 2602.02710).",
     )
     yield Component(

@@ -56,9 +56,10 @@ class Repo:
 class ReplyError(Exception):
     """An error status with the Hub's headers."""
 
-    def __init__(self, status: int, code: str = "", message: str = "") -> None:
+    def __init__(self, status: int, code: str = "", message: str = "", **body: str) -> None:
         super().__init__(message)
         self.status = status
+        self.body = {"error": message, **body}
         self.headers = {"X-Error-Code": code, "X-Error-Message": message}
 
 
@@ -102,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self._answer()
         except ReplyError as error:
-            self._reply(json.dumps({"error": str(error)}).encode(), error.status, error.headers)
+            self._reply(json.dumps(error.body).encode(), error.status, error.headers)
         else:
             if answer is not None:
                 self._reply(json.dumps(answer).encode())
@@ -167,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name.partition("/")[0] not in (spaces or ()):
             raise ReplyError(403, message="You don't have the rights to create a model under this namespace")
         if (kind, name) in self.server.repos:
-            raise ReplyError(409, message="You already created this model repo")
+            raise ReplyError(409, message="You already created this model repo", url=f"{self.server.url}/{name}")
         self.server.add(name, {".gitattributes": b""}, kind=kind, private=asked.get("visibility") == "private")
         return {"url": f"{self.server.url}/{name}", "name": name}
 

@@ -39,10 +39,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """By name, what a published algorithm sets."""
 
-_ADVANTAGE = ("baseline", "scale", "credit", "discount")
-_LOSS = ("surrogate", "ratio", "clip_low", "clip_high", "clip_dual")
-"""What a component in the place of the built-in estimator, or of the built-in surrogate, makes void."""
-
 
 class ImportanceConfig(Frame):
     """Weights for samples that another policy drew than the one that the update starts from: an engine whose kernels
@@ -81,12 +77,6 @@ class OverlongConfig(Frame):
     buffer: int = Field(ge=1, description="It begins so many tokens before that.")
     penalty: float = Field(1.0, gt=0, allow_inf_nan=False, description="Taken off the reward.")
 
-    @model_validator(mode="after")
-    def _buffer_fits(self) -> OverlongConfig:
-        if self.buffer > self.tokens:
-            raise ValueError(f"the buffer of {self.buffer} tokens is longer than the length, {self.tokens}")
-        return self
-
 
 class DifficultyConfig(Frame):
     """Tasks that are set aside by their pass rate: the mean of `filter_metric` over their last group. Where that is the
@@ -101,16 +91,6 @@ class DifficultyConfig(Frame):
     revisit: int = Field(
         10, ge=2, le=1000, description="In each epoch one in so many of the tasks that are set aside is sampled again."
     )
-
-    @model_validator(mode="after")
-    def _apart(self) -> DifficultyConfig:
-        if self.solved is None and self.unsolved is None:
-            raise ValueError(
-                "without `solved` and `unsolved` no task is set aside: give one, or leave `difficulty` out"
-            )
-        if self.solved is not None and self.unsolved is not None and self.unsolved >= self.solved:
-            raise ValueError(f"unsolved: {self.unsolved} isn't below solved, {self.solved}")
-        return self
 
 
 class CriticConfig(Frame):
@@ -165,23 +145,13 @@ class ReferenceConfig(Frame):
     """The policy that the KL divergence is taken to; with this section it is there, and `kl` is measured, also where
     `kl_coef` is 0."""
 
+    old_names: ClassVar[OldNames] = {"mixup": None}
+
     sync_every: int | None = Field(
         None,
         ge=1,
-        description="After so many steps each it moves to the policy; None: it stays the model at the start.",
+        description="After so many steps each it becomes the policy; None: it stays the model at the start.",
     )
-    mixup: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="How far it moves: its weights become (1 − mixup) of theirs and mixup of the policy's.",
-    )
-
-    @model_validator(mode="after")
-    def _moves(self) -> ReferenceConfig:
-        if self.mixup != 1.0 and self.sync_every is None:
-            raise ValueError("mixup: without effect unless `sync_every` is set")
-        return self
 
 
 class AlgorithmConfig(AlgorithmFrame, Frame):
@@ -300,13 +270,6 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
     def _fill(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        defaults = {name: field.default for name, field in cls.model_fields.items()}
-        defaults |= PRESETS.get(str(data.get("preset", "grpo")), {})
-        for key, void in (("advantage", _ADVANTAGE), ("policy_loss", _LOSS)):
-            # A resolved config holds all values; one that repeats a default contradicts nothing.
-            given = [name for name in void if data.get(name, defaults[name]) != defaults[name]]
-            if data.get(key) and given:
-                raise ValueError(f"{', '.join(given)}: without effect beside `{key}`; take out one of them")
         if data.get("advantage") and data.get("overlong"):
             raise ValueError("overlong: an advantage estimator of a plugin sees the rewards without it; take out one")
         return {**PRESETS.get(str(data.get("preset", "grpo")), {}), **data}
@@ -321,10 +284,6 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
         for name in ("drop_flat_groups", "dynamic_sampling"):
             if self.group_size < 2 and getattr(self, name):
                 raise ValueError(f"{name}: the rewards of a group of one are always equal, so no group would be left")
-        if self.group_size < 2 and self.difficulty is not None:
-            raise ValueError(
-                "difficulty: the pass rate of a group of one says little of its task; set group_size above 1"
-            )
         if self.baseline == "batch_mean" and self.scale == "std":
             raise ValueError(
                 "scale: a group of equal rewards has the deviation 0, and with the baseline batch_mean its rewards "
@@ -332,51 +291,18 @@ class AlgorithmConfig(AlgorithmFrame, Frame):
             )
         if self.kl_coef and self.kl_estimator == "k1" and not self.kl_correction:
             raise ValueError("kl_estimator: k1 has no gradient without kl_correction; take k2 or k3, or correct it")
-        self._check_kl_in_reward()
-        self._check_distillation()
-        if self.discount != 1.0 and self.credit != "turn":
-            raise ValueError("discount: without effect unless `credit` is `turn`")
-        void = [name for name in ("importance", "rejection") if getattr(self, name) is not None]
-        if self.old_logprobs == "sampled" and void:
-            raise ValueError(
-                f"{void[0]}: without effect beside `old_logprobs: sampled`, whose ratio is to the samples' own"
-            )
-        if self.clip_dual is not None and self.surrogate != "clip":
-            raise ValueError(f"clip_dual: without effect beside the surrogate {self.surrogate!r}")
-        return self
-
-    def _check_kl_in_reward(self) -> None:
-        if self.kl_in == "loss":
-            return
-        if not self.kl_coef:
-            raise ValueError("kl_in: without effect unless `kl_coef` is set")
-        if (self.kl_estimator == "k2" or not self.kl_correction) and self.distillation is None:
-            raise ValueError("kl_estimator, kl_correction: without effect beside `kl_in: reward`, which takes k1")
-        if self.credit == "turn" and self.baseline != "critic" and self.scale != "none" and not self.advantage:
+        divided = self.baseline != "critic" and self.scale != "none" and not self.advantage
+        if self.kl_in == "reward" and self.credit == "turn" and divided:
             raise ValueError(
                 f"scale: {self.scale} divides what turns are given by its own deviation, so that `kl_coef` would have "
                 "no effect with `kl_in: reward` and `credit: turn`; set it to none"
             )
-
-    def _check_distillation(self) -> None:
-        of = self.distillation
-        if of is None or of.reward_weight:
-            return
-        for name, changes in (("kl_in", self.kl_in == "reward"), ("overlong", self.overlong)):
-            if changes:
-                raise ValueError(f"{name}: changes the rewards, which with `distillation.reward_weight: 0` don't count")
-        if not of.coef and not self.policy_loss:
-            raise ValueError("distillation: nothing is learned from with both `coef` and `reward_weight` 0")
+        return self
 
     def _check_critic(self) -> None:
-        if self.baseline != "critic":
+        if self.baseline != "critic" or self.advantage is not None:  # Of a plugin, in the critic's place too.
             if self.critic is not None:
-                raise ValueError("critic: without effect unless `baseline` is `critic`, as in `preset: ppo`")
-            return
-        if self.advantage is not None:
-            # It stands in the place of the preset's critic too.
-            if self.critic is not None:
-                raise ValueError("critic: without effect beside `advantage`; take out one of them")
+                raise ValueError("critic: without effect unless `baseline` is `critic` and `advantage` isn't set")
             return
         if self.credit != "turn":
             raise ValueError("baseline: a critic's advantages are those of turns; set `credit: turn`")

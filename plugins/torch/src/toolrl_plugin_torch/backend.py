@@ -17,7 +17,7 @@ from toolrl.protocols import BuildContext
 from toolrl_plugin_torch.device import choose_kernels, pick_device
 from toolrl_plugin_torch.policy import PolicyModel, load_policy
 from toolrl_plugin_torch.sharding.sequence_parallel import check_sequence_parallel
-from toolrl_plugin_torch.temporary_models import delete_abandoned
+from toolrl_plugin_torch.weights import delete_abandoned
 
 logger = logging.getLogger(__name__)
 

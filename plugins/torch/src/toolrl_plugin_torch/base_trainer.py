@@ -25,10 +25,8 @@ from toolrl_plugin_torch.checkpoints.trainer_state import (
     restore_random,
     write_state,
 )
-from toolrl_plugin_torch.compiled import CompiledLayers
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
-from toolrl_plugin_torch.offload import warn_where_useless
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
@@ -39,6 +37,36 @@ from toolrl_plugin_torch.routes import Routers
 from toolrl_plugin_torch.sharding.dtensor import local
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
 from toolrl_plugin_torch.weights import PolicyWeights
+
+BACKEND = "inductor"
+
+
+class CompiledLayers:
+    """The decoder layers of some models, compiled by `torch.compile` when they are called first: `model.compile`.
+
+    Sizes are dynamic: micro-batches of other lengths need no other compilation. An engine may share the model; its
+    passes have other shapes and no gradients, so they stay as they are."""
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        from toolrl_plugin_torch.sharding.fsdp import blocks  # Imports FSDP, which others do without.
+
+        self._calls = [
+            (layer, torch.compile(layer._call_impl, backend=BACKEND, dynamic=True))
+            for model in models
+            for layer in blocks(model)
+        ]
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Meanwhile the models call their compiled layers. Covers the backward pass too, as gradient checkpointing
+        computes layers again."""
+        try:
+            for layer, call in self._calls:
+                layer._compiled_call_impl = call
+            yield
+        finally:
+            for layer, _ in self._calls:
+                layer._compiled_call_impl = None
 
 
 @contextmanager
@@ -77,7 +105,6 @@ class BaseTrainer:
 
             self._parallel = Sharded(ranks, cpu_offload=cpu_offload, sequence_parallel=sequence_parallel)
         section = "sft" if isinstance(settings, SftConfig) else "trainer"
-        warn_where_useless(settings.offload, policy.device, f"{section}.offload")
         self.step = 0
         """Complete steps; also the version of the weights."""
         self.skipped_steps = 0
@@ -110,6 +137,10 @@ class BaseTrainer:
         self.optimizer = PolicyOptimizer(
             self._score.model.named_parameters(), settings, offload="optimizer" in settings.offload
         )
+
+    def update(self, batch: Sequence[Any]) -> dict[str, float]:
+        """One step's update from its groups, or from a batch of demonstrations: advances `step`, gives metrics."""
+        raise NotImplementedError
 
     @property
     def reference(self) -> Any:
@@ -186,10 +217,9 @@ class BaseTrainer:
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Load what `extra_state` returned. Raises CheckpointError where that is of other parts."""
         if state.keys() != self._extras().keys():
-            found, wanted = (" and ".join(f"a {name}" for name in sorted(of)) for of in (state, self._extras()))
             raise CheckpointError(
-                f"the checkpoint holds {found or 'nothing besides the policy'}, and the config asks for "
-                f"{wanted or 'nothing besides the policy'}",
+                f"the checkpoint holds {sorted(state)} besides the policy, and the config asks for "
+                f"{sorted(self._extras())}",
                 hint="Resume with the algorithm that the run began with (a reference is kept with "
                 "algorithm.reference.sync_every), or start a new run from these weights.",
             )

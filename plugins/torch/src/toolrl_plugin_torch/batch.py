@@ -54,13 +54,6 @@ class Sample:
     teacher_logprobs: Sequence[float] | None = None
     """Of each token under a teacher; None where none scored the sequence."""
 
-    def __post_init__(self) -> None:
-        lengths = {len(self.ids), len(self.loss_mask), len(self.logprobs), len(self.advantages)}
-        if len(lengths) > 1:
-            raise ValueError(f"the fields of a sample differ in length: {sorted(lengths)}")
-        if self.loss_mask and self.loss_mask[0]:
-            raise ValueError("the loss mask is 1 on the first token, which nothing predicts; a sample needs a prompt")
-
     @property
     def trained_tokens(self) -> int:
         return sum(self.loss_mask)
@@ -146,8 +139,6 @@ def pack(samples: Sequence[Sample], budget: int, *, pad_id: int = 0, share: bool
     `budget` bounds the positions of each; a longer sequence gets a micro-batch of its own. `pad_id` may be any valid
     token id: padding is masked.
     """
-    if budget < 1:
-        raise ValueError(f"budget is {budget}, expected at least 1 position")
     lengths = [_trained_length(sample) for sample in samples]
     order = sorted((index for index, length in enumerate(lengths) if length), key=lambda index: -lengths[index])
     batches: list[MicroBatch] = []
@@ -180,26 +171,16 @@ def _pack_trees(
         while end < len(order) and tokens + len(kept[order[end]]) - common[end] <= budget:
             tokens += len(kept[order[end]]) - common[end]
             end += 1
-        end = _cut(common, start, end)
         tree = grow([kept[index] for index in order[start:end]])
         while tree.positions > budget and end - start > 1:
             # Small forks that the tree leaves out make it larger than the estimate.
-            end = _cut(common, start, end - 1)
+            end -= 1
             tree = grow([kept[index] for index in order[start:end]])
         padded = _pad(samples, order[start:end], lengths, pad_id)
         routes = _routes([samples[index] for index in order[start:end]], tree.predictor_BT, tree.positions)
         batches.append(replace(padded, tree=tree, routes_NLK=routes))
         start = end
     return batches
-
-
-def _cut(common: Sequence[int], start: int, end: int) -> int:
-    """Where to end a micro-batch that may go from `start` to `end`: in its second half, where the sequences on both
-    sides have least in common."""
-    if end == len(common):
-        return end
-    places = range(max((start + end + 1) // 2, start + 1), end + 1)
-    return min(reversed(places), key=lambda place: common[place])
 
 
 def _trained_length(sample: Sample) -> int:
@@ -275,8 +256,6 @@ def split(costs: Iterable[int], parts: int, *, even: bool = False) -> list[list[
     that has least so far. With `even` every list gets one before any gets another, so that they are as long as each
     other too, or one longer. Deterministic; each list keeps the order of positions, and none is empty.
     """
-    if parts < 1:
-        raise ValueError(f"parts is {parts}, expected at least 1")
     items = list(enumerate(costs))
     lists: list[list[int]] = [[] for _ in range(min(parts, len(items)))]
     heap = [(0, 0, number) for number in range(len(lists))]

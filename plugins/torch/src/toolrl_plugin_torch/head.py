@@ -110,12 +110,9 @@ def _probe(model: Any, base: Any, head: torch.nn.Linear) -> HeadParts | str:
     if len(seen) != 1:
         return f"its forward pass uses the head {len(seen)} times instead of once"
     hidden, raw, large = seen[0]
-    if not _close(base(**inputs)[0], hidden):
-        return "what its head is given isn't what the model without the head returns"
-    if not _close(torch.nn.functional.linear(hidden, head.weight, head.bias), raw):
-        return "its head doesn't give the product with its weight"
-    if logits.shape != large.shape:
-        return f"its logits have the shape {tuple(logits.shape)}, those of its head {tuple(large.shape)}"
+    product = torch.nn.functional.linear(hidden, head.weight, head.bias)
+    if not (_close(base(**inputs)[0], hidden) and _close(product, raw)):
+        return "its head doesn't give the product of its weight and what the model without the head returns"
     for transform in _candidates(model.config.get_text_config()):
         if _close(transform.apply_(large.double().clone()), logits):
             return base, head, transform

@@ -14,14 +14,11 @@ one transfer and nothing is allocated there twice.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-
-_log = logging.getLogger(__name__)
 
 _SMALL = 4096
 """Bytes below which a tensor stays on the device: moving it takes longer than it is worth."""
@@ -153,9 +150,3 @@ def own_tensors(model: Any, others: Any) -> list[torch.Tensor]:
     """Parameters and buffers of a model that it doesn't share with another one."""
     theirs = {id(tensor) for tensor in (*others.parameters(), *others.buffers())}
     return [tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in theirs]
-
-
-def warn_where_useless(parts: Iterable[str], device: torch.device, where: str) -> None:
-    """Warn where nothing will be moved, since the model is on the CPU. `where` is the place in the config."""
-    if list(parts) and host_transfers(device) is None:
-        _log.warning("%s: the model is on the %s, so there is nothing to move", where, device.type)

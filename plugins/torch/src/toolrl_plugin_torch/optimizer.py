@@ -7,6 +7,11 @@ rounded master. Parameters in float32 or float64 are their own masters, at no co
 
 Weight decay acts on matrices only: parameters with two or more dimensions, embeddings among them; biases and the
 weights of norms are left alone.
+
+With `adamw_8bit` both averages have 8 bits: block-wise dynamic quantisation (arXiv 2110.02861), by kernels of
+bitsandbytes. Each block of 256 neighbouring elements has a float32 scale, the block's largest absolute value; an
+element is the index of its nearest value in a table of 256. So both averages of a parameter take 2.03 bytes an element
+in place of 8.
 """
 
 from __future__ import annotations
@@ -14,13 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim.adamw import adamw
 
 from toolrl.errors import CheckpointError, RunStoppedError
-from toolrl_plugin_torch import eight_bit
 from toolrl_plugin_torch.offload import state_transfers
 from toolrl_plugin_torch.options import OptimizerConfig
 from toolrl_plugin_torch.sharding.dtensor import as_shard, full, local, put
@@ -28,6 +33,10 @@ from toolrl_plugin_torch.sharding.dtensor import as_shard, full, local, put
 BUCKET = 2**28
 """Bytes of masters and averages that are updated at a time. Two buckets are on the device where they come from the CPU:
 one is updated while the other is on its way."""
+_BLOCK = 256
+"""Elements that share a scale: the size that bitsandbytes' kernels are compiled for."""
+_SMALLEST = 4096
+"""Elements from which a tensor is quantised, as by default in bitsandbytes: little is saved on smaller ones."""
 
 
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
@@ -192,9 +201,9 @@ class PolicyOptimizer:
     def _add(self, name: str, parameter: torch.nn.Parameter) -> _Trained:
         eight = self.config.optimizer == "adamw_8bit"
         if parameter.dtype not in (torch.bfloat16, torch.float16):
-            return _Trained(name, parameter, None, quantised=eight and eight_bit.quantises(parameter))
+            return _Trained(name, parameter, None, quantised=eight and _quantises(parameter))
         wide = parameter.detach().float()
-        it = _Trained(name, parameter, self._buffer(wide), quantised=eight and eight_bit.quantises(wide))
+        it = _Trained(name, parameter, self._buffer(wide), quantised=eight and _quantises(wide))
         put(wide, it.weight)
         parameter.register_post_accumulate_grad_hook(it.accumulate)
         return it
@@ -206,7 +215,7 @@ class PolicyOptimizer:
         if not it.state:
             it.state["step"] = torch.zeros((), dtype=torch.float32)
             if it.quantised:
-                it.state |= eight_bit.zeros(it.weight)
+                it.state |= _quantised_zeros(it.weight)
             else:
                 it.state |= {kind: self._buffer(it.weight) for kind in ("exp_avg", "exp_avg_sq")}
         return it.state
@@ -274,7 +283,7 @@ class PolicyOptimizer:
         config, weight = self.config, it.weight
         decay = config.weight_decay if it.decays else 0.0
         settings = {"betas": config.betas, "eps": config.eps, "weight_decay": decay}
-        eight_bit.update(weight, it.gradient, self._state(it), rate=rate, **settings)
+        _quantised_step(weight, it.gradient, self._state(it), rate=rate, **settings)
         if it.master is not None:
             it.parameter.copy_(it.master)
 
@@ -297,3 +306,61 @@ def clip_gradients(gradients: Mapping[str, torch.Tensor], max_norm: float) -> fl
     if value > max_norm:
         torch._foreach_mul_([local(gradient) for gradient in gradients.values()], max_norm / (norm + 1e-6))
     return value
+
+
+def _quantises(weight: torch.Tensor) -> bool:
+    """Whether this weight's averages have 8 bits. The kernels expect contiguous float32."""
+    return weight.numel() >= _SMALLEST and weight.dtype == torch.float32 and weight.is_contiguous()
+
+
+def _quantised_zeros(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The averages of a weight before the first step: codes of the weight's shape, and a scale for each block."""
+    found = {}
+    for kind in ("exp_avg", "exp_avg_sq"):
+        found[kind] = torch.zeros_like(weight, dtype=torch.uint8)
+        found[f"{kind}_scale"] = weight.new_zeros(-(-weight.numel() // _BLOCK))
+    return found
+
+
+@torch.no_grad()
+def _quantised_step(
+    weight: torch.Tensor,
+    gradient: torch.Tensor,
+    state: Mapping[str, torch.Tensor],
+    *,
+    rate: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """AdamW's next step on a weight, in place. `state["step"]` has the number of steps before it."""
+    from bitsandbytes.functional import optimizer_update_8bit_blockwise
+
+    signed, unsigned = _tables(weight.device)
+    optimizer_update_8bit_blockwise(
+        "adam",  # With decay of the weight itself, so it is AdamW.
+        gradient.contiguous(),
+        weight,
+        state["exp_avg"],
+        state["exp_avg_sq"],
+        beta1=betas[0],
+        beta2=betas[1],
+        beta3=0.0,
+        alpha=0.0,
+        eps=eps,
+        step=int(state["step"]) + 1,
+        lr=rate,
+        qmap1=signed,
+        qmap2=unsigned,
+        absmax1=state["exp_avg_scale"],
+        absmax2=state["exp_avg_sq_scale"],
+        weight_decay=weight_decay,
+    )
+
+
+@cache
+def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values that codes stand for: of the average of gradients, and of that of their squares."""
+    from bitsandbytes.functional import create_dynamic_map
+
+    return create_dynamic_map(signed=True).to(device), create_dynamic_map(signed=False).to(device)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Collection, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from toolrl.config.frame import Frame
+from toolrl.config.frame import Frame, OldNames
 from toolrl.config.model import SAVE_EVERY, Config, ModelFrame, SaveEvery, SftFrame, TrainerFrame
 from toolrl.errors import ConfigError
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
@@ -29,28 +29,15 @@ _Decay = Annotated[float, Field(ge=0, lt=1)]
 class LoraConfig(Frame):
     """Train low-rank additions to linear layers (arXiv 2106.09685) and leave the model's own weights as they are."""
 
+    old_names: ClassVar[OldNames] = {"dropout": None, "rslora": None}
+
     rank: int = Field(16, ge=1, description="r: columns of A and rows of B of each addition.")
-    alpha: float = Field(
-        32.0, gt=0, allow_inf_nan=False, description="An addition counts alpha / rank times (alpha / √rank: `rslora`)."
-    )
-    rslora: bool = Field(False, description="Scale by alpha / √rank, so that a higher rank learns no slower.")
-    dropout: float = Field(
-        0.0, ge=0, le=1, description="0 only: dropout would train another policy than the one that samples."
-    )
+    alpha: float = Field(32.0, gt=0, allow_inf_nan=False, description="An addition counts alpha / rank times.")
     target_modules: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] = Field(
         "all-linear",
         description="Which linear layers: all-linear (all but the head), names such as [q_proj, v_proj], or a regular "
         "expression that a layer's whole path matches.",
     )
-
-    @field_validator("dropout")
-    @classmethod
-    def _none(cls, dropout: float) -> float:
-        if dropout:
-            raise ValueError(
-                "expected 0: with dropout the trainer's log-probabilities aren't those that episodes were sampled with"
-            )
-        return dropout
 
 
 class ModelConfig(ModelFrame, Frame):
@@ -135,21 +122,17 @@ class TrainerConfig(TrainerFrame, OptimizerConfig):
     )
 
     def check_sharded(self) -> None:
-        if whole := [part for part in self.offload if part != "optimizer"]:
-            raise ConfigError(
-                f"trainer.offload: {', '.join(whole)} is not supported where weights are spread over ranks",
-                hint="Leave it out. cluster.cpu_offload keeps weights and optimizer in the host's memory.",
-            )
-        if self.optimizer != "adamw":
-            raise ConfigError(
-                f"trainer.optimizer: {self.optimizer} is not supported where weights are spread over ranks",
-                hint="Set it to adamw, whose averages the ranks share; or train in one process.",
-            )
-        if self.router_replay:
-            raise ConfigError(
-                "trainer.router_replay: true is not supported where weights are spread over ranks",
-                hint="Set it to false, or train in one process.",
-            )
+        whole = [part for part in self.offload if part != "optimizer"]
+        for unfit, what in (
+            (whole, f"offload: {', '.join(whole)}"),
+            (self.optimizer != "adamw", f"optimizer: {self.optimizer}"),
+            (self.router_replay, "router_replay: true"),
+        ):
+            if unfit:
+                raise ConfigError(
+                    f"trainer.{what} is not supported where weights are spread over ranks",
+                    hint="Leave it out, or train in one process.",
+                )
 
     @model_validator(mode="after")
     def _cuts_trees(self) -> TrainerConfig:
@@ -199,40 +182,12 @@ class TorchOptions(Frame):
     def remarks(cls, config: Config) -> Iterator[str]:
         """Remarks on settings whose effect may surprise, a line each."""
         algorithm: Any = config.algorithm
-        trainer: Any = config.trainer
-        for name in ("drop_flat_groups", "dynamic_sampling", "difficulty"):
-            learns = algorithm.advantage is None and algorithm.baseline in ("batch_mean", "critic")
-            cause = "distillation" if algorithm.distillation else f"the baseline {algorithm.baseline}"
-            if (learns or algorithm.distillation) and getattr(algorithm, name):
-                yield f"algorithm.{name}: with {cause} groups of equal rewards teach something too, and are left out"
         stale = config.rollout.max_staleness
         if stale and algorithm.importance is None and algorithm.old_logprobs != "sampled":
             yield (
                 f"rollout.max_staleness {stale}: stale samples are trained on as if the policy had just drawn them; "
                 "set `algorithm.importance: {}` to weigh them"
             )
-        episodes = trainer.prompts_per_step * algorithm.group_size
-        if trainer.updates_per_step > episodes:
-            yield (
-                f"trainer.updates_per_step {trainer.updates_per_step}: a step has {episodes} episodes "
-                f"({trainer.prompts_per_step} prompts_per_step × group_size {algorithm.group_size}), so there are no "
-                "more updates than that"
-            )
-        if algorithm.group_size < 2 and algorithm.advantage is not None and not algorithm.distillation:
-            yield (
-                f"algorithm.group_size 1: where {algorithm.advantage.use} compares the episodes of a group, it has "
-                "nothing to compare"
-            )
-        divided = algorithm.advantage is None and algorithm.baseline != "critic" and algorithm.scale != "none"
-        if algorithm.kl_in == "reward" and divided and not (algorithm.drop_flat_groups or algorithm.dynamic_sampling):
-            yield (
-                f"algorithm.kl_in: with scale {algorithm.scale}, in groups of equal rewards the divergence alone is "
-                "compared, whatever kl_coef is; set scale to none, or drop_flat_groups"
-            )
-        if "reference" in trainer.offload and not algorithm.has_reference and algorithm.policy_loss is None:
-            yield "trainer.offload: reference: there is none, as algorithm.kl_coef is 0 and algorithm.reference not set"
-        if "critic" in trainer.offload and algorithm.baseline != "critic":
-            yield "trainer.offload: critic: there is none in this algorithm"
 
     @classmethod
     def missing(cls, config: Config, data: Collection[str]) -> Iterator[str]:
@@ -251,11 +206,6 @@ class TorchOptions(Frame):
             )
         if model.lora is not None and importlib.util.find_spec("peft") is None:
             yield "model.lora: needs peft, which isn't installed: pip install 'toolrl[lora]'"
-        if model.lora is not None and algorithm.reference is not None and algorithm.reference.mixup < 1:
-            yield (
-                f"algorithm.reference.mixup: {algorithm.reference.mixup} of model.lora's matrices isn't that of their "
-                "product; set it to 1, or train all weights"
-            )
         if getattr(config.trainer, "router_replay", False):
             if not config.engine.options.get("return_routes"):
                 yield (
@@ -286,9 +236,12 @@ def _missing_teachers(config: Config) -> Iterator[str]:
             yield f"{where}.{name}: it names no model; give `model`, or the `engine` of a server that holds one"
         if teacher.model is not None and (problem := missing_model(teacher.model)) is not None:
             yield problem.replace("model.path", f"{where}.{name}.model")
-    alone = [name for name in config.environments if name not in teachers and "default" not in teachers]
-    if alone and not distillation.reward_weight:
-        yield (
-            f"{where}: environment {alone[0]} has no teacher, and with reward_weight 0 nothing is learned from its "
-            "episodes; name a teacher `default`, or set algorithm.distillation.reward_weight"
+
+
+def check_trainer(config: Config, command: str) -> None:
+    """Raise ConfigError for a config of another trainer than `torch`."""
+    if not isinstance(config.trainer, TrainerConfig):
+        raise ConfigError(
+            f"trainer.use is {config.trainer.use!r}, and `toolrl {command}` is a command of the trainer torch",
+            hint="Set it to torch, for example by --set trainer.use=torch.",
         )

@@ -15,14 +15,7 @@ import transformers
 
 from toolrl.errors import ConfigError, first_line
 from toolrl.loop.ranks import ONE, Ranks
-from toolrl_plugin_torch.adapters.lora import (
-    LoraAdapter,
-    MergedTensors,
-    adapter_base,
-    check_base,
-    fingerprints,
-    merge_from,
-)
+from toolrl_plugin_torch.adapters.lora import LoraAdapter, MergedTensors, adapter_base, merge_from
 from toolrl_plugin_torch.checkpoints.layout import checkpoint_tensors, read_checkpoint, write_safetensors
 from toolrl_plugin_torch.device import pick_dtype
 from toolrl_plugin_torch.model_path import broken_model
@@ -203,12 +196,12 @@ def load_policy(
     except ConfigError:
         raise
     except Exception as error:
-        raise _load_error("model", base or source, error, config.attention) from error
+        raise _load_error("model", base or source, error) from error
     policy = PolicyModel(model, tokenizer, source, device, dtype, processor, ranks=ranks, compile=config.compile)
     if hollow:
         return policy
     if base is not None and config.lora is None:
-        model = policy.model = _with_adapter(model, source, base, ranks)
+        model = policy.model = _with_adapter(model, source, ranks)
     model._apply(lambda tensor: tensor if tensor.is_meta else tensor.to(device))
     _checkpoint_activations(model, config.gradient_checkpointing, device)
     if config.lora is not None:
@@ -224,9 +217,8 @@ def load_policy(
     return policy
 
 
-def _with_adapter(model: Any, source: str, base: str, ranks: Ranks) -> Any:
+def _with_adapter(model: Any, source: str, ranks: Ranks) -> Any:
     """The model with the adapter of a folder merged in."""
-    check_base(Path(source), base, fingerprints(Path(base)))
     if ranks.distributed:
         raise ConfigError(
             f"model.path: {source!r} holds an adapter, and several processes can't merge it into its model",
@@ -334,10 +326,5 @@ def _without_dropout(config: Any) -> Any:
     return config
 
 
-def _load_error(what: str, source: str, error: Exception, attention: str | None = None) -> ConfigError:
-    if attention is not None and any(word in str(error).lower() for word in ("attn", "attention")):
-        return ConfigError(
-            f"model.attention: the model can't be loaded with {attention!r}: {first_line(error)}",
-            hint="Leave it out for transformers' default, or install what it needs.",
-        )
+def _load_error(what: str, source: str, error: Exception) -> ConfigError:
     return ConfigError(f"model.path: the {what} can't be loaded from {source!r}: {first_line(error)}")

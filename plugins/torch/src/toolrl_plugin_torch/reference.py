@@ -1,9 +1,7 @@
 """The reference: the policy that the KL divergence is taken to.
 
-It is the policy as it was at the start of the run. With `algorithm.reference.sync_every` it follows the trained one:
-after every so many steps (TR-DPO, arXiv 2404.09656, section 3; TRL's `sync_ref_model`)
-
-    reference ← (1 − mixup) · reference + mixup · policy
+It is the policy as it was at the start of the run. With `algorithm.reference.sync_every` it becomes the trained one
+after every so many steps (TR-DPO's hard update, arXiv 2404.09656, section 3; TRL's `sync_ref_model`).
 """
 
 from __future__ import annotations
@@ -26,17 +24,11 @@ class Reference:
         self, score: TokenScorer, policy: TokenScorer, settings: ReferenceConfig, *, offload: bool, device: torch.device
     ) -> None:
         self.score = score
-        self._settings = settings
+        self._every = settings.sync_every
         trained = {name: live for name, live in policy.model.named_parameters() if live.requires_grad}
         kept = dict(score.model.named_parameters()) if settings.sync_every else {}
         self._followed = {name: (kept[name], live) for name, live in trained.items() if kept}
         """By name: a tensor that changes, and the policy's."""
-        self._exact = {
-            name: kept.detach().to("cpu", torch.float32, copy=True)
-            for name, (kept, _) in self._followed.items()
-            if settings.mixup < 1 and kept.dtype.itemsize < torch.float32.itemsize
-        }
-        """The same in float32, where the model's own 16 bits would round small moves away."""
         self.on_device = offloaded(
             offload, lambda: own_tensors(score.model, policy.model), device, constant=not self.follows
         )
@@ -47,23 +39,18 @@ class Reference:
         return bool(self._followed)
 
     def sync(self, step: int) -> None:
-        """Move towards the policy, where that is due after this step."""
-        if not self._settings.sync_every or step % self._settings.sync_every:
-            return
-        with self.on_device, torch.no_grad():
-            for name, (kept, live) in self._followed.items():
-                target = self._exact.get(name, local(kept))
-                target.mul_(1.0 - self._settings.mixup).add_(local(live).to(target), alpha=self._settings.mixup)
-            self.write_back()
+        """Become the policy, where that is due after this step."""
+        if self._every and step % self._every == 0:
+            with self.on_device, torch.no_grad():
+                for kept, live in self._followed.values():
+                    local(kept).copy_(local(live))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The live tensors that change, by name."""
-        return {name: self._exact.get(name, kept.detach()) for name, (kept, _) in self._followed.items()}
+        return {name: kept.detach() for name, (kept, _) in self._followed.items()}
 
     def write_back(self) -> None:
-        """Give the model what is kept in float32. All else is the model's own."""
-        for name, tensor in self._exact.items():
-            self._followed[name][0].data.copy_(tensor)
+        """Nothing: the tensors are the model's own."""
 
     def state_dict(self) -> dict[str, Any]:
         """As `tensors`."""
@@ -73,4 +60,3 @@ class Reference:
         """Take up a saved state."""
         for name, tensor in self.tensors().items():
             put(state[name], tensor)
-        self.write_back()

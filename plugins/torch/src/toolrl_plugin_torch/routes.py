@@ -27,26 +27,16 @@ class Routers:
     def __init__(self, model: Any, where: str) -> None:
         """Raises ConfigError for a model whose routers can't be used. `where`: the option's path in the config."""
         self._routers = [part for part in model.modules() if type(part).__name__.endswith("TopKRouter")]
-        problem = "it has no routers that are known" if not self._routers else None
         shapes = set()
         for router in self._routers:
             chosen = _Choice(None)
-            try:
-                with torch.no_grad(), chosen:
-                    scores = router(router.weight.new_zeros(1, router.weight.shape[-1]))[0]
-            except Exception as error:  # noqa: BLE001 - whatever a router raises that takes other arguments
-                problem = f"its router can't be tried: {type(error).__name__}: {error}"
-                break
-            if len(chosen.indices) != 1:
-                problem = f"its router calls topk {len(chosen.indices)} times"
-                break
-            shapes.add((scores.shape[-1], chosen.indices[0].shape[-1]))
-        if problem is None and len(shapes) > 1:
-            problem = "its layers have different numbers of experts"
-        if problem is not None:
-            name = type(model).__name__
+            with torch.no_grad(), chosen:
+                scores = router(router.weight.new_zeros(1, router.weight.shape[-1]))[0]
+            shapes.add((scores.shape[-1], *(indices.shape[-1] for indices in chosen.indices)))
+        if len(shapes) != 1 or len(next(iter(shapes))) != 2:
             raise ConfigError(
-                f"the routes of {name} can't be recorded or replayed: {problem}",
+                f"the routes of {type(model).__name__} can't be recorded or replayed: of its {len(self._routers)} "
+                "routers each must call topk once, over one number of experts",
                 where=where,
                 hint="Leave the option out. It is for models with experts, such as Qwen3-MoE and Mixtral.",
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,7 +37,6 @@ from toolrl_plugin_torch.objective.loss import (
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
 from toolrl_plugin_torch.routes import Routers
-from toolrl_plugin_torch.sharding.rank0_estimator import Rank0Estimator
 
 
 @dataclass
@@ -49,6 +49,19 @@ class _Update:
     """By micro-batch: log-probabilities before the step's first update; None where this is the first."""
     reference: list[torch.Tensor] | None = None
     """By micro-batch: log-probabilities under the reference; None where there is none."""
+
+
+class Rank0Estimator:
+    """Runs an `AdvantageEstimator` on the first rank alone and broadcasts its advantages: it may draw random numbers or
+    call a server."""
+
+    def __init__(self, estimator: AdvantageEstimator, ranks: Ranks) -> None:
+        self.label = type(estimator).__name__
+        self._estimator, self._ranks = estimator, ranks
+
+    def advantages(self, groups: Sequence[Group]) -> Any:
+        """As the estimator's."""
+        return self._ranks.by_first(lambda: [list(of) for of in self._estimator.advantages(groups)], "the advantages")
 
 
 class PolicyTrainer(BaseTrainer):

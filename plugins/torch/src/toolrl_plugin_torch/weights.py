@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ import torch
 
 from toolrl_plugin_torch.checkpoints.layout import checkpoint_tensors
 from toolrl_plugin_torch.probe import Probe, digests, measure, probe_ids
-from toolrl_plugin_torch.temporary_models import temporary_folder
 
 if TYPE_CHECKING:
     from toolrl_plugin_torch.policy import PolicyModel
@@ -143,3 +143,14 @@ def _to_the_end(tensors: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[s
             yield each
     finally:
         deque(tensors, maxlen=0)
+
+
+def temporary_folder(what: str, directory: Path | None) -> tempfile.TemporaryDirectory[str]:
+    """A new folder with `what` in its name, in `directory` or else in the system's folder for temporary files."""
+    return tempfile.TemporaryDirectory(prefix=f"scratch-{what}-", dir=directory)
+
+
+def delete_abandoned(directory: Path) -> None:
+    """Delete what killed processes left. Call it before any process of the run makes its own."""
+    for path in directory.glob("scratch-*"):
+        shutil.rmtree(path, ignore_errors=True)

@@ -13,7 +13,6 @@ A copy of the model for the KL term, a critic or an overlapping engine shares al
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import re
 import warnings
@@ -23,21 +22,16 @@ from typing import Any
 
 import torch
 
-from toolrl.errors import CheckpointError, ConfigError
+from toolrl.errors import CheckpointError, ConfigError, first_line
 from toolrl_plugin_torch.options import LoraConfig
 from toolrl_plugin_torch.sharding.dtensor import gathered
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
-BASE_FILE = "adapter_base.json"
-"""Which files the model was, that an adapter was trained on."""
-_END = 2**16
 _NAME = "default"
 """The adapter's, as peft knows it."""
 _PARTS = (".lora_A.", ".lora_B.")
 _MERGE_IT = "Give model.lora the values that it was trained with, or leave model.lora out to take the merged model."
-_OTHER_SUMS = ("alpha_pattern", "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config")
-"""Settings of peft with which the same tensors add something else than s · B A, or have another s by layer."""
 _LIKE_LORA = (True, False, None, "gaussian", "orthogonal", "eva")
 """Beginnings (`init_lora_weights`) that leave the model's own weights alone."""
 
@@ -50,18 +44,15 @@ class LoraAdapter:
         self.model = wrapped.get_base_model()
         self.base = base
         """The folder, or the hub's name, of the model without the adapter."""
-        self._prints = fingerprints(Path(base))
 
     @classmethod
     def add(cls, model: Any, config: LoraConfig, base: str) -> LoraAdapter:
         """Put a new adapter into a model, in place; it changes nothing yet, as B is 0. Only its weights are trained
         from then on. Raises ConfigError."""
         peft = require_peft("model.lora")
-        names = ", ".join(_linear_names(model))
         settings = peft.LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
-            use_rslora=config.rslora,
             target_modules=config.target_modules,
             task_type="CAUSAL_LM",
         )
@@ -72,26 +63,13 @@ class LoraAdapter:
                 wrapped = peft.get_peft_model(model, settings, adapter_name=_NAME, autocast_adapter_dtype=False)
         except (ValueError, re.error) as error:
             raise ConfigError(
-                f"model.lora.target_modules: {_in_short(error)}",
-                hint=f"Give all-linear, or names of this model's linear layers: {names}.",
-            ) from error
-        except RuntimeError as error:
-            raise ConfigError(
-                f"model.lora: an adapter of rank {config.rank} can't be made: {_in_short(error)}",
-                hint="Set a lower model.lora.rank; 8 to 64 is usual.",
+                f"model.lora.target_modules: {first_line(error)}",
+                hint="Give all-linear, or names of this model's linear layers.",
             ) from error
         adapter = cls(wrapped, base)
         if without_data:
             adapter._draw()
         adapter._check_layers()
-        # peft takes names that no layer has as long as there is one that some layer has.
-        paths = [f".{name}" for name, part in adapter.model.named_modules() if hasattr(part, "lora_A")]
-        targets = [] if isinstance(config.target_modules, str) else config.target_modules
-        if unknown := [name for name in targets if not any(path.endswith(f".{name}") for path in paths)]:
-            raise ConfigError(
-                f"model.lora.target_modules: the model has no {', '.join(map(repr, unknown))}",
-                hint=f"Its linear layers are: {names}.",
-            )
         return adapter
 
     def _draw(self) -> None:
@@ -154,24 +132,21 @@ class LoraAdapter:
         if isinstance(settings.target_modules, set):
             settings.target_modules = sorted(settings.target_modules)
         settings.save_pretrained(str(folder))
-        if self._prints:
-            text = json.dumps({"base": self.base, "files": self._prints}, indent=2)
-            (Path(folder) / BASE_FILE).write_text(text + "\n", encoding="utf-8")
 
     def restore(self, folder: Path, *, hint: str = _MERGE_IT) -> None:
-        """Load saved tensors in place. Raises CheckpointError where they are of another adapter (with this `hint`), or
-        were trained on another model."""
-        check_base(folder, self.base, self._prints)
+        """Load saved tensors in place. Raises CheckpointError where they are of another adapter, with this `hint`."""
         saved, mine = read_tensors(folder), self.state_dict()
         shapes = [{name: tuple(tensor.shape) for name, tensor in each.items()} for each in (saved, mine)]
         settings = self._wrapped.peft_config[_NAME]
         written = read_config(folder)
-        _check_plain(folder, written)
-        scale = (written.get("lora_alpha"), bool(written.get("use_rslora")))
-        if shapes[0] != shapes[1] or scale != (settings.lora_alpha, settings.use_rslora):
+        # With these the same tensors add something else than s · B A, or change the model's own weights.
+        strange = {name: value for name in ("use_rslora", "alpha_pattern") if (value := written.get(name))}
+        if written.get("init_lora_weights", True) not in _LIKE_LORA:
+            strange["init_lora_weights"] = written["init_lora_weights"]
+        if strange or shapes[0] != shapes[1] or written.get("lora_alpha") != settings.lora_alpha:
             raise CheckpointError(
-                f"its adapter (rank {written.get('r')}, alpha {scale[0]}, on {_few(saved)}) isn't that of model.lora "
-                f"(rank {settings.r}, alpha {settings.lora_alpha}, on {_few(mine)})",
+                f"its adapter (rank {written.get('r')}, alpha {written.get('lora_alpha')}, {strange}) isn't that of "
+                f"model.lora (rank {settings.r}, alpha {settings.lora_alpha})",
                 where=str(folder),
                 hint=hint,
             )
@@ -238,41 +213,6 @@ def adapter_base(source: str | Path) -> str | None:
     return read_config(Path(source)).get("base_model_name_or_path") or None
 
 
-def fingerprints(folder: Path) -> dict[str, str]:
-    """Of each weight file in a folder a digest of its size, its beginning and its end: cheap, and another for weights
-    that were trained on. Empty for a hub's name."""
-    found = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            parts = stream.read(_END)
-            stream.seek(max(size - _END, 0))
-            parts += stream.read()
-        found[file.name] = hashlib.sha256(str(size).encode() + parts).hexdigest()
-    return found
-
-
-def check_base(folder: Path, base: str, prints: Mapping[str, str]) -> None:
-    """Raise CheckpointError where the adapter in a folder was trained on another model than `base`, whose fingerprints
-    these are. Nothing is known of adapters that other programs wrote."""
-    file = folder / BASE_FILE
-    if not file.is_file() or not prints:
-        return
-    try:
-        written = json.loads(file.read_text(encoding="utf-8"))
-        name, files = str(written["base"]), dict(written["files"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"it can't be read: {type(error).__name__}: {error}", where=str(file)) from error
-    if files != prints:
-        other = sorted(key for key in {*files, *prints} if files.get(key) != prints.get(key))
-        raise CheckpointError(
-            f"the adapter was trained on another model than {base!r}: {', '.join(other)} has changed"
-            + (f"; that model was at {name!r}" if name != base else ""),
-            where=str(folder),
-            hint="Bring the model back that the run began with; an adapter means nothing on another.",
-        )
-
-
 def merge_from(model: Any, folder: Path) -> Any:
     """Merge the adapter in a folder into a model for good; any kind that peft can merge. Raises ConfigError."""
     peft = require_peft(f"model.path: {str(folder)!r} holds an adapter, which")
@@ -284,12 +224,11 @@ def merge_from(model: Any, folder: Path) -> Any:
         wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
         # Once more, since only this reports tensors that don't fit.
         fit = wrapped.load_adapter(str(folder), _NAME, autocast_adapter_dtype=False)
-        strange = [*fit.missing_keys, *(name for name in fit.unexpected_keys if ".lora_" in name)]
-        if strange:
+        if strange := [*fit.missing_keys, *(name for name in fit.unexpected_keys if ".lora_" in name)]:
             raise ValueError(f"{len(strange)} of its tensors and the layers that it names don't fit: {strange[0]} …")
         merged = wrapped.merge_and_unload()
     except Exception as error:
-        text = f"model.path: the adapter can't be merged into its model: {type(error).__name__}: {_in_short(error)}"
+        text = f"model.path: the adapter can't be merged into its model: {type(error).__name__}: {first_line(error)}"
         raise ConfigError(
             text, where=str(folder), hint=f"See whether {CONFIG_FILE} is what was written with the weights beside it."
         ) from error
@@ -299,22 +238,9 @@ def merge_from(model: Any, folder: Path) -> Any:
     return merged.requires_grad_(True)
 
 
-def _check_plain(folder: Path, written: Mapping[str, Any]) -> None:
-    """Refuse an adapter whose tensors look like those of `model.lora` and mean something else. Raises
-    CheckpointError."""
-    found = [f"{name} {written[name]!r:.60}" for name in _OTHER_SUMS if written.get(name)]
-    if written.get("init_lora_weights", True) not in _LIKE_LORA:
-        found.append(f"init_lora_weights {written['init_lora_weights']!r:.60}, which changes the model's own weights")
-    if found:
-        raise CheckpointError(
-            f"its adapter has {', '.join(found)}, and model.lora adds alpha / rank · B A to every layer",
-            where=str(folder),
-            hint="Leave model.lora out to take the merged model.",
-        )
-
-
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of the adapter in a folder. Raises CheckpointError."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not (folder / WEIGHTS_FILE).is_file():
@@ -323,7 +249,10 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
             where=str(folder),
             hint="adapter_model.bin isn't read, as a pickle may run code; save the adapter anew with peft.",
         )
-    found: dict[str, torch.Tensor] = load_file(folder / WEIGHTS_FILE)
+    try:
+        found: dict[str, torch.Tensor] = load_file(folder / WEIGHTS_FILE)
+    except SafetensorError as error:
+        raise CheckpointError(f"{WEIGHTS_FILE} can't be read: {error}", where=str(folder)) from error
     return found
 
 
@@ -348,19 +277,3 @@ def require_peft(what: str) -> Any:
     # It reads an attribute that newer versions of transformers have by another name; nothing here can change that.
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
     return peft
-
-
-def _in_short(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else f"{text[:300]} …"
-
-
-def _linear_names(model: Any) -> list[str]:
-    """The last names of a model's linear layers."""
-    return sorted({name.rpartition(".")[2] for name, part in model.named_modules() if type(part) is torch.nn.Linear})
-
-
-def _few(names: Any) -> str:
-    """Kinds of layers among the names of an adapter's tensors."""
-    kinds = sorted({name.partition(".lora_")[0].rpartition(".")[2] for name in names})
-    return ", ".join(kinds) or "nothing"

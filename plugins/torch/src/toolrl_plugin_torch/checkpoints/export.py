@@ -14,7 +14,7 @@ import torch
 
 from toolrl.errors import CheckpointError, DataError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST
-from toolrl_plugin_torch.adapters.lora import BASE_FILE, CONFIG_FILE, adapter_base, read_tensors
+from toolrl_plugin_torch.adapters.lora import CONFIG_FILE, adapter_base, read_tensors
 from toolrl_plugin_torch.model_path import broken_model
 from toolrl_plugin_torch.options import ModelConfig
 from toolrl_plugin_torch.policy import SOURCE_DTYPE, load_policy
@@ -70,6 +70,6 @@ def _write(path: Path, folder: Path, trusted: bool) -> None:
 
 
 def _copy_adapter(path: Path, folder: Path, base: str) -> None:
-    shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*_OF_A_RUN, BASE_FILE))
+    shutil.copytree(path, folder, ignore=shutil.ignore_patterns(*_OF_A_RUN, "adapter_base.json"))
     file = folder / CONFIG_FILE
     file.write_text(json.dumps({**json.loads(file.read_bytes()), "base_model_name_or_path": base}, indent=2) + "\n")

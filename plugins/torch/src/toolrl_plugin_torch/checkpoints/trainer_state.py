@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,12 +36,10 @@ def write_state(folder: Path, optimizer: Mapping[str, Any], extra: Mapping[str, 
     random generators into a checkpoint's folder. Raises OSError."""
     state = {"optimizer": dict(optimizer), "random": _random_states(), "extra": dict(extra)}
     (folder / _FILE).parent.mkdir(exist_ok=True)
-    with (folder / _FILE).open("wb") as file:
-        writer = _Writer(file)
-        try:
-            torch.save(state, writer)
-        except RuntimeError as error:
-            raise writer.error or error from error
+    try:
+        torch.save(state, folder / _FILE)
+    except RuntimeError as error:  # torch's own error for a file that can't be written
+        raise OSError(str(error)) from error
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -92,21 +90,3 @@ def restore_random(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"].cpu())
     if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda"]])
-
-
-class _Writer:
-    """A file that keeps the system's error: torch's own names the position only."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self._file.write(data)
-        except OSError as error:
-            self.error = self.error or error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +54,11 @@ class Export(Command):
         parser.add_argument("--private", action="store_true", help="with --push: make a private repository")
         parser.add_argument("--overwrite", action="store_true", help="with --push: replace the files of a repository")
         parser.add_argument("--json", action="store_true", help="print what was written as JSON")
-        parser.parse_known_args = partial(_parse, parser)  # type: ignore[method-assign]
 
     def run(self, args: argparse.Namespace) -> int:
         _check(args)
+        from huggingface_hub.constants import ENDPOINT
+
         from toolrl.assembly import model_source
         from toolrl.runs.folder import RunFolder
         from toolrl_plugin_torch.publishing.model_card import Export as Exported
@@ -75,8 +75,12 @@ class Export(Command):
             )
         base = args.base_model or hub_base(source)
         adapter_of = _adapter_base(args, source, base) if args.adapter else None
-        repository = _open(args)
         from toolrl_plugin_torch.checkpoints.export import export_model
+        from toolrl_plugin_torch.publishing.push import open_repository, push_folder
+
+        repository = None
+        if args.push is not None:  # Before the model is written.
+            repository = open_repository(args.push, private=args.private, overwrite=args.overwrite)
 
         with contextlib.ExitStack() as stack:
             folder = args.folder or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
@@ -87,17 +91,12 @@ class Export(Command):
             written = sum(file.stat().st_size for file in folder.iterdir())
             facts = {"model": str(folder.absolute()), "from": source, "bytes": written}
             if repository is not None:
-                facts |= _push(repository, folder, f"{Path(source).name} of {run.name}, by toolrl")
+                facts["private"] = push_folder(folder, repository, f"{Path(source).name} of {run.name}, by toolrl")
+                facts["url"] = f"{ENDPOINT}/{repository}"
             if args.folder is None:
                 del facts["model"]
         _print(args, facts)
         return 0
-
-
-def _parse(parser: argparse.ArgumentParser, words: Any = None, found: Any = None) -> Any:
-    """Before Python 3.13 argparse takes an optional FOLDER only right after RUN, not after options."""
-    del parser.parse_known_args  # the instance's own
-    return parser.parse_known_intermixed_args(words, found)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -121,24 +120,6 @@ def _adapter_base(args: argparse.Namespace, source: str, base: str | None) -> st
         hint = "Name the Hub's model by --base-model ORG/NAME, or leave --adapter out, which merges the adapter."
         raise UsageError(f"--adapter: others can't load {found!r}, which the adapter was trained on", hint=hint)
     return base or found
-
-
-def _open(args: argparse.Namespace) -> str | None:
-    """The repository to push to, before the model is written."""
-    if args.push is None:
-        return None
-    from toolrl_plugin_torch.publishing.push import open_repository
-
-    return open_repository(args.push, private=args.private, overwrite=args.overwrite)
-
-
-def _push(repository: str, folder: Path, message: str) -> dict[str, Any]:
-    from huggingface_hub.constants import ENDPOINT
-
-    from toolrl_plugin_torch.publishing.push import push_folder
-
-    private = push_folder(folder, repository, message)
-    return {"url": f"{ENDPOINT}/{repository}", "private": private}
 
 
 def _print(args: argparse.Namespace, facts: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ from toolrl.cli.common import add_set_argument, at_least_one, read
 from toolrl.cli.output import print_json
 from toolrl.errors import ConfigError
 from toolrl.protocols import Command
-from toolrl_plugin_torch.commands.own_config import check_trainer
 from toolrl_plugin_torch.model_path import missing_on_hub
+from toolrl_plugin_torch.options import check_trainer
 
 
 class Plan(Command):

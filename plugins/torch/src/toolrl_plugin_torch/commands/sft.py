@@ -10,8 +10,7 @@ from toolrl.cli.session import run_to_end
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError
 from toolrl.protocols import Command
-from toolrl_plugin_torch.commands.own_config import check_trainer
-from toolrl_plugin_torch.options import SftConfig
+from toolrl_plugin_torch.options import SftConfig, check_trainer
 
 
 class Sft(Command):
@@ -42,7 +41,7 @@ async def _sft(args: argparse.Namespace) -> int:
     data = {"sft.data": settings.data is not None, "data.eval": False}
     check_fine_tuning(loaded.config, settings, overwrite=args.overwrite)
     check_start(loaded, registry, data, resume=args.resume, overwrite=args.overwrite)
-    from toolrl_plugin_torch.fine_tuning.job import fine_tune
+    from toolrl_plugin_torch.fine_tuning.loop import fine_tune
 
     job = partial(fine_tune, settings=settings)
     return await run_job(args, loaded, registry, job, data=data, total_steps=settings.steps, resume=args.resume)

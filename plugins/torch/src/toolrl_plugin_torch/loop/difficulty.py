@@ -12,14 +12,11 @@ What is skipped is a function of position and pass rates, which a checkpoint kee
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from toolrl.loop.data import EndlessOrder
 from toolrl.types import Episode, Group, Task
 from toolrl_plugin_torch.algorithm import DifficultyConfig
-
-_log = logging.getLogger(__name__)
 
 
 class DifficultyPools:
@@ -34,7 +31,6 @@ class DifficultyPools:
         self.settings = settings
         self._rates: dict[int, float] = {}
         """Pass rates of the rows that are set aside."""
-        self._warned = False
 
     def next(self, position: int) -> int:
         """The first position from this on that is sampled. It is at most `revisit` epochs away."""
@@ -51,14 +47,6 @@ class DifficultyPools:
             teaches = len(set(found)) > 1 and found != [episode.correct for episode in group.scored]
             if rate is not None and not teaches and self._pool(rate) is not None:
                 self._rates[row] = rate
-        if len(self._rates) == self._order.rows and not self._warned:
-            self._warned = True
-            _log.warning(
-                "all %d tasks are set aside by algorithm.difficulty (%d solved, %d unsolved): from here on steps hold "
-                "tasks that are looked at again; take other tasks, or end the run (said once)",
-                self._order.rows,
-                *map(self._count, ("solved", "unsolved")),
-            )
 
     def kept(self) -> Mapping[int, float]:
         """What a checkpoint keeps: the pass rates of the rows that are set aside."""

@@ -8,17 +8,15 @@ from typing import Any
 
 from toolrl.assembly import Assembly
 from toolrl.config.model import Config
-from toolrl.errors import CheckpointError
 from toolrl.loop.ranks import ONE
 from toolrl.rollouts.environment import Limits
-from toolrl.runs.folder import RunFolder
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
+from toolrl_plugin_torch.base_trainer import BaseTrainer
 from toolrl_plugin_torch.loop.batches import BatchSource, Demand, KeepsPosition, SynchronousBatches
 from toolrl_plugin_torch.loop.difficulty import DifficultyPools
 from toolrl_plugin_torch.loop.overlap import OverlappingBatches
 from toolrl_plugin_torch.loop.saver import Saver
 from toolrl_plugin_torch.loop.teachers import TaughtGroups, Teachers, started_teachers
-from toolrl_plugin_torch.loop.trainer import Trainer
 from toolrl_plugin_torch.loop.training import TrainingLoop
 from toolrl_plugin_torch.objective.credit import is_flat
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Batches, Rank0Rollout
@@ -50,16 +48,14 @@ async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
         cpu_offload=config.cluster.cpu_offload,
     )
     batches = _batches(assembly, algorithm, teachers)
-    rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it, and remarks on it.
     settings = config.trainer
-    saver = make_saver(assembly, trainer, batches, rows=rows, keep=settings.keep_checkpoints, every=settings.save_every)
+    saver = make_saver(assembly, trainer, batches, keep=settings.keep_checkpoints, every=settings.save_every)
     saver.best_by = config.trainer.best_by
     await resume(assembly, saver)
     warn_where_done(trainer.step, config.trainer.steps, "trainer.steps")
-    evaluations = ranks.by_first(
-        lambda: [(line.step, line.metrics) for line in assembly.folder.metrics_lines("eval")], "the evaluations so far"
+    evaluated = ranks.by_first(
+        lambda: {line.step for line in assembly.folder.metrics_lines("eval")}, "the evaluations so far"
     )
-    saver.recall(evaluations)
     loop = TrainingLoop(
         config=config,
         trainer=trainer,
@@ -68,7 +64,7 @@ async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
-        evaluated={step for step, _ in evaluations},
+        evaluated=evaluated,
         worker_metrics=lambda: {**assembly.worker_metrics(), **(teachers.metrics() if teachers else {})},
         phase=assembly.phase,
     )
@@ -123,14 +119,10 @@ def _own_batches(assembly: Assembly, runner: Any, algorithm: AlgorithmConfig) ->
     )
 
 
-def make_saver(
-    assembly: Assembly, trainer: Trainer, data: KeepsPosition, *, rows: int | None, keep: int, every: int | str
-) -> Saver:
-    """Saves a run's checkpoints: `keep` of them, one each `every` steps or so much time. `rows` are those of its data
-    set, where this process knows them."""
+def make_saver(assembly: Assembly, trainer: BaseTrainer, data: KeepsPosition, *, keep: int, every: int | str) -> Saver:
+    """Saves a run's checkpoints: `keep` of them, one each `every` steps or so much time."""
     checkpoints, config = assembly.folder.checkpoints, assembly.loaded.resolved
-    before = assembly.folder.configs_before() if assembly.resume else ()
-    return Saver(trainer, checkpoints, keep, data, config, rows, ranks=assembly.ranks, before=before, every=every)
+    return Saver(trainer, checkpoints, keep, data, config, ranks=assembly.ranks, every=every)
 
 
 async def resume(assembly: Assembly, saver: Saver) -> None:
@@ -139,23 +131,5 @@ async def resume(assembly: Assembly, saver: Saver) -> None:
     if assembly.resume:
         step = saver.restore()
         if assembly.ranks.first:
-            if not step:
-                _check_nothing_is_lost(assembly.folder)
             assembly.folder.rewind(step)
         await assembly.engine.update_weights(saver.trainer.weights(), step)
-
-
-def _check_nothing_is_lost(folder: RunFolder) -> None:
-    """Raise CheckpointError for a run without a checkpoint that has written one: it would start over, and what it
-    recorded would be deleted."""
-    lines = folder.metrics_lines()
-    done = max((line.step for line in lines if line.kind != "eval"), default=0)
-    before = RunFolder.open(folder.directory)  # As the process before this one left it, its config too.
-    section = before.config.get("sft" if any(line.kind == "sft" for line in lines) else "trainer")
-    every = section.get("save_every", 0) if isinstance(section, dict) else 0
-    if done and ((isinstance(every, int) and 0 < every < done) or before.summary().get("status") == "finished"):
-        raise CheckpointError(
-            f"there is no checkpoint, and the run has done {done} steps, which left one: it is elsewhere, or deleted",
-            where=str(folder.checkpoints),
-            hint="Bring it back, or start over by --overwrite, which deletes what was recorded too.",
-        )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +41,8 @@ class _Step:
     calls: int
     episodes: int
     """Of environments that have tools, as the calls."""
-    rewards: tuple[float, float] | None
-    """The least and the greatest; None without a scored episode."""
+    rewards: Sequence[float]
+    """Those that differ."""
     flat: bool
     """Every group's rewards are equal."""
     gains: Sequence[float]
@@ -69,77 +69,61 @@ class LearningChecks:
         """Note a step's groups, and log what is new in them. `metrics` are those of its update."""
         scored = [episode for group in groups for episode in group.scored]
         offered = [episode for episode in scored if episode.environment in self._with_tools]
-        rewards = [episode.reward for episode in scored]
         step = _Step(
             calls=sum(map(_answered, offered)),
             episodes=len(offered),
-            rewards=(min(rewards), max(rewards)) if rewards else None,
+            rewards=sorted({episode.reward for episode in scored}),
             flat=metrics.get("groups/flat") == 1.0,
             gains=[gain for group in groups if (gain := self._gain(group.scored)) is not None],
         )
         self._steps.append(step)
-        if step.episodes:
-            self._most_calls = max(self._most_calls, step.calls / step.episodes)
-        if len(self._steps) == WINDOW:
-            rewards = self._rewards() if self._by_rewards else None
-            found = {"calls": self._calls(), "rewards": rewards, "help": self._help()}
-            for kind in [kind for kind, text in found.items() if text is not None and kind not in self._warned]:
+        self._most_calls = max(self._most_calls, step.calls / max(step.episodes, 1))
+        for kind, text in self._found() if len(self._steps) == WINDOW else ():
+            if kind not in self._warned:
                 self._warned.add(kind)
-                _log.warning("the last %d steps: %s (said once)", WINDOW, found[kind])
+                _log.warning("the last %d steps: %s (said once)", WINDOW, text)
 
     def _gain(self, episodes: Sequence[Episode]) -> float | None:
-        called = [_answered(episode) > 0 for episode in episodes]
-        if len(set(called)) < 2:
-            return None
-        found = list(zip(called, outcomes(episodes, self._metric), strict=True))
-        return statistics.fmean(it for call, it in found if call) - statistics.fmean(
-            it for call, it in found if not call
-        )
+        by_call: dict[bool, list[float]] = {True: [], False: []}
+        for episode, outcome in zip(episodes, outcomes(episodes, self._metric), strict=True):
+            by_call[_answered(episode) > 0].append(outcome)
+        called, others = by_call[True], by_call[False]
+        return statistics.fmean(called) - statistics.fmean(others) if called and others else None
 
-    def _calls(self) -> str | None:
+    def _found(self) -> Iterator[tuple[str, str]]:
+        """What is wrong in the window, by kind."""
         episodes = sum(step.episodes for step in self._steps)
         mean = sum(step.calls for step in self._steps) / max(episodes, 1)
-        if episodes and mean < _FEW <= self._most_calls / 5:
-            return (
-                f"an episode makes {mean:.2g} calls that succeed, and once made {self._most_calls:.2g}. If tools "
-                "should help, check in the metrics whether calls fail (calls/error/*) or cost too much "
-                "(reward/call_cost/mean), and in the report whether the reward is earned without them"
+        if episodes and (not mean or mean < _FEW <= self._most_calls / 5):
+            yield (
+                "calls",
+                f"an episode makes {mean:.2g} calls that succeed, at most {self._most_calls:.2g} in a step before. "
+                "Check in the report whether the model tries, environments.*.parser reads it, and the tool answers; "
+                "one that doesn't try needs a system_prompt that asks for calls, or fine-tuning first (toolrl sft)",
             )
-        if episodes and not mean:
-            return (
-                f"in none of {episodes} episodes did a call succeed, and their environments have tools. Check in the "
-                "report whether the model tries, environments.*.parser reads it, and the tool answers; a model that "
-                "doesn't try needs a system_prompt that asks for calls, or fine-tuning first (toolrl sft)"
+        rewards = {reward for step in self._steps for reward in step.rewards}
+        if self._by_rewards and len(rewards) == 1:
+            yield (
+                "rewards",
+                f"every episode got the reward {rewards.pop():g}: there is nothing to learn from. Check in the report "
+                "what the reward functions read as the answer, and whether the tasks are all too hard or too easy",
             )
-        return None
-
-    def _rewards(self) -> str | None:
-        ranges = [step.rewards for step in self._steps if step.rewards is not None]
-        low, high = min((it[0] for it in ranges), default=0.0), max((it[1] for it in ranges), default=1.0)
-        if low == high:
-            return (
-                f"every episode got the reward {low:g}: there is nothing to learn from. Check in the report what the "
-                "reward functions read as the answer, and whether the tasks are all too hard or too easy"
-            )
-        if self._flat_is_lost and all(step.flat for step in self._steps):
-            return (
+        elif self._by_rewards and self._flat_is_lost and all(step.flat for step in self._steps):
+            yield (
+                "rewards",
                 "in no group did rewards differ (groups/flat is 1): no episode has an advantage. Take other tasks, a "
-                "larger algorithm.group_size, a higher rollout.temperature, or algorithm.difficulty"
+                "larger algorithm.group_size, a higher rollout.temperature, or algorithm.difficulty",
             )
-        return None
-
-    def _help(self) -> str | None:
         gains = [gain for step in self._steps for gain in step.gains]
-        if len(gains) < PAIRS:
-            return None
-        mean, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
-        if not error or mean + 1.645 * error > _HELPS:
-            return None
-        return (
-            f"episodes that called a tool came out hardly better than others of the same task: {mean:+.3f}, standard "
-            f"error {error:.3f}, over {len(gains)} groups with both. Check in the report what tools answer, and what "
-            "the model makes of it; `toolrl eval --ablate` measures whether they help"
-        )
+        if len(gains) >= PAIRS:
+            gain, error = statistics.fmean(gains), statistics.stdev(gains) / len(gains) ** 0.5
+            if error and gain + 1.645 * error <= _HELPS:
+                yield (
+                    "help",
+                    f"episodes that called a tool came out hardly better than others of the same task: {gain:+.3f}, "
+                    f"standard error {error:.3f}, over {len(gains)} groups with both. Check in the report what tools "
+                    "answer; `toolrl eval --ablate` measures whether they help",
+                )
 
 
 def _answered(episode: Episode) -> int:

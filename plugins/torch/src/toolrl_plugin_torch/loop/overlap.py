@@ -17,7 +17,7 @@ another task by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,39 +30,19 @@ from toolrl_plugin_torch.loop.difficulty import DifficultyPools
 
 
 @dataclass
-class _Flight:
-    """A row of data that is being sampled, or that waits to be trained on."""
+class _Sampled:
+    """A row of data that is being sampled, that waits to be trained on, or that can be trained on again."""
 
     row: int
     version: int
     """Of the weights when it was started: none of its tokens is older."""
     work: asyncio.Future[Group] = field(repr=False)
+    uses: int = 0
+    """Steps that trained on it."""
 
     @property
     def group(self) -> Group:
         return self.work.result()
-
-
-@dataclass
-class _BufferedGroup:
-    """A finished group and how often it was trained on."""
-
-    row: int
-    """Of the data."""
-    version: int
-    """Of the weights when it was started: none of its tokens is older."""
-    uses: int
-    """Steps that trained on it."""
-    group: Group = field(repr=False)
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """What a checkpoint holds, as it was after a step."""
-
-    position: DataPosition
-    buffer: tuple[_BufferedGroup, ...] = ()
-    """Finished groups, `uses` 0, and those to be replayed."""
 
 
 class OverlappingBatches:
@@ -82,8 +62,6 @@ class OverlappingBatches:
         replay: float = 0.0,
         pools: DifficultyPools | None = None,
     ) -> None:
-        if max_staleness < 1:
-            raise ValueError(f"max_staleness is {max_staleness}, expected at least 1; with 0 use SynchronousBatches")
         self._runner = runner
         self._order = order
         self._demand = demand
@@ -97,13 +75,14 @@ class OverlappingBatches:
         self._next = 0
         self._again: list[int] = []
         """Rows that an earlier process of this run had started."""
-        self._flights: dict[int, _Flight] = {}
-        self._used: dict[int, _BufferedGroup] = {}
+        self._flights: dict[int, _Sampled] = {}
+        self._used: dict[int, _Sampled] = {}
         self._aside: list[Group] = []
         """Groups that this step set aside."""
-        self._taken: tuple[list[_Flight], list[_BufferedGroup]] = [], []
+        self._taken: tuple[list[_Sampled], list[_Sampled]] = [], []
         """New ones and replayed ones of this step."""
-        self._kept = _Kept(DataPosition(0))
+        self._kept: tuple[DataPosition, Sequence[_Sampled]] = DataPosition(0), ()
+        """What a checkpoint holds, as it was after a step: with finished groups, and those to be replayed."""
 
     @property
     def replayed(self) -> int:
@@ -134,18 +113,16 @@ class OverlappingBatches:
 
     def trained(self, step: int) -> None:
         new, again = self._taken
-        for it in again:
+        for it in (*new, *again):
             it.uses += 1
         if self._replays:
-            self._used |= {it.row: _BufferedGroup(it.row, it.version, 1, it.group) for it in new}
+            self._used |= {it.row: it for it in new}
         # The next step trains version `step`: what is too old for it is of no use any more.
         self._used = {row: it for row, it in self._used.items() if step - it.version <= self._staleness}
         started = tuple(sorted({*self._flights, *self._again}))
-        waiting = [
-            _BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values() if _is_whole(it.work)
-        ]
+        waiting = [it for it in self._flights.values() if _is_whole(it.work)]
         position = DataPosition(self._next, started, pass_rates=self._pools.kept())
-        self._kept = _Kept(position, (*waiting, *map(replace, self._used.values())))
+        self._kept = position, [replace(it) for it in (*waiting, *self._used.values())]
 
     def weights_updated(self, version: int) -> None:
         self._version = version
@@ -168,9 +145,9 @@ class OverlappingBatches:
 
     def position(self, step: int) -> DataPosition:
         """May be called from another thread than the loop's."""
-        kept = self._kept
-        records = [record for it in kept.buffer if (record := _to_record(it)) is not None]
-        return replace(kept.position, buffer=tuple(records))
+        position, kept = self._kept
+        records = [record for it in kept if (record := _to_record(it)) is not None]
+        return replace(position, buffer=tuple(records))
 
     def resume(self, step: int, position: DataPosition) -> None:
         self._version = step
@@ -186,10 +163,10 @@ class OverlappingBatches:
             # What waited is trained on as early as ever; with smaller steps some would be too old by then.
             elif it.row in self._again and step + len(self._flights) // self._least <= it.version + self._staleness:
                 self._again.remove(it.row)
-                self._flights[it.row] = _Flight(it.row, it.version, _done(it.group))
-        self._kept = _Kept(
+                self._flights[it.row] = replace(it, uses=0)
+        self._kept = (
             replace(position, buffer=()),
-            (*(_BufferedGroup(it.row, it.version, 0, it.group) for it in self._flights.values()), *self._used.values()),
+            [replace(it) for it in (*self._flights.values(), *self._used.values())],
         )
 
     @property
@@ -219,7 +196,7 @@ class OverlappingBatches:
                 task, number, demand.group_size, demand.limits, round_id=f"train-{step + 1}", gate=self._gate
             )
         )
-        self._flights[row] = _Flight(row, self._version, work)
+        self._flights[row] = _Sampled(row, self._version, work)
 
     def _sort_out(self, step: int) -> None:
         """Set finished groups aside that aren't wanted, and let others take their place. Raises what ended a group."""
@@ -235,7 +212,7 @@ class OverlappingBatches:
             raise nothing_to_learn(step, len(self._aside), len(self._aside))
         self._admit()
 
-    def _choose(self, step: int) -> list[_Flight] | None:
+    def _choose(self, step: int) -> list[_Sampled] | None:
         """The new groups to train on now, or None where one more has to finish first."""
         new = self._demand.rows - len(self._replayable())
         by_age = sorted(self._flights.values(), key=lambda it: (it.version, it.row))
@@ -248,7 +225,7 @@ class OverlappingBatches:
         late = any(step + n // self._least > it.version + self._staleness for n, it in enumerate(left))
         return None if late else chosen
 
-    def _replayable(self) -> list[_BufferedGroup]:
+    def _replayable(self) -> list[_Sampled]:
         """What the next step trains on again: all of it is young enough, see `trained`."""
         return sorted(self._used.values(), key=lambda it: (it.uses, it.version, it.row))[: self._replays]
 
@@ -257,13 +234,7 @@ def _is_whole(work: asyncio.Future[Group]) -> bool:
     return work.done() and not work.cancelled() and work.exception() is None
 
 
-def _done(group: Group) -> asyncio.Future[Group]:
-    work: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
-    work.set_result(group)
-    return work
-
-
-def _to_record(it: _BufferedGroup) -> Mapping[str, Any] | None:
+def _to_record(it: _Sampled) -> Mapping[str, Any] | None:
     """A group as JSON values, without its task, which the data set gives again. None for one with images, routes or
     sampling masks: tensors are no JSON."""
     parts = [part for episode in it.group.episodes for part in episode.trajectories]
@@ -273,11 +244,13 @@ def _to_record(it: _BufferedGroup) -> Mapping[str, Any] | None:
     return {"row": it.row, "version": it.version, "uses": it.uses, "group": it.group.id, "episodes": episodes}
 
 
-def _from_record(record: Mapping[str, Any], order: EndlessOrder[Task]) -> _BufferedGroup | None:
+def _from_record(record: Mapping[str, Any], order: EndlessOrder[Task]) -> _Sampled | None:
     """The group again. None where the data has another task in this row by now."""
     (task,) = order.take(record["row"], 1)
     found = [episode_from_json(episode) for episode in record["episodes"]]
     if any(episode.task.id != task.id for episode in found):
         return None
     episodes = tuple(replace(episode, task=task) for episode in found)
-    return _BufferedGroup(record["row"], record["version"], record["uses"], Group(record["group"], task, episodes))
+    work: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
+    work.set_result(Group(record["group"], task, episodes))
+    return _Sampled(record["row"], record["version"], work, record["uses"])

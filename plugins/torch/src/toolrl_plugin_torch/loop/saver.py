@@ -7,29 +7,24 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from toolrl.config.model import save_seconds
-from toolrl.config.paths import format_path
-from toolrl.config.problems import show_value
 from toolrl.errors import CheckpointError
 from toolrl.loop.best import Best, better, read_best, write_best
 from toolrl.loop.checkpoints import (
     LoopState,
-    is_whole,
     latest_checkpoint,
-    list_checkpoints,
     load_state,
     prune,
     save_checkpoint,
-    step_of,
 )
 from toolrl.loop.ranks import ONE, Ranks
+from toolrl_plugin_torch.base_trainer import BaseTrainer
 from toolrl_plugin_torch.loop.batches import DataPosition, KeepsPosition
-from toolrl_plugin_torch.loop.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 _FREE = ("run", "observers", "evaluation", "threads", "device", "cluster")
@@ -42,7 +37,7 @@ _FREE_KEYS = ("use", "save_every", "keep_checkpoints", "keep_best", "offload")
 class Saver:
     """Checkpoints of one run."""
 
-    trainer: Trainer
+    trainer: BaseTrainer
     directory: Path
     """The run's folder of checkpoints."""
     keep: int
@@ -50,14 +45,10 @@ class Saver:
     """Knows how far the data has been used."""
     config: Mapping[str, Any]
     """The resolved config."""
-    rows: int | None = None
-    """Of the data set, whose number decides their order."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
     ranks: Ranks = ONE
     """The processes that train together: all of them call `save` and `restore`."""
-    before: Sequence[Mapping[str, Any]] = ()
-    """The resolved configs of the run's earlier processes."""
     best_by: str | None = None
     """The metric of evaluations, higher is better, whose best checkpoint is kept; None for none."""
     every: int | str = 0
@@ -72,22 +63,6 @@ class Saver:
         found = better(self._best, step, self.best_by, metrics) if self.best_by is not None else None
         self._best = found or self._best
         return found is not None
-
-    def recall(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> None:
-        """Judge the evaluations of an earlier process anew, as far as there are checkpoints of their steps: it may have
-        been killed between a checkpoint and its record."""
-        if self.best_by is not None:
-            self._best = self.ranks.by_first(lambda: self._recalled(evaluations), "the best checkpoint so far")
-
-    def _recalled(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> Best | None:
-        there = {path.name for path in list_checkpoints(self.directory) if is_whole(path)}
-        for step, metrics in evaluations:
-            before = self._best
-            if self.judge(step, metrics) and self._best is not None and self._best.name not in there:
-                self._best = before
-        if self.directory.is_dir():
-            write_best(self.directory, self._best)
-        return self._best
 
     def due(self, error: BaseException | None) -> bool:
         """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
@@ -115,7 +90,10 @@ class Saver:
             self.last_step, self._saved_at = step, time.monotonic()
         best = self._best
         if best is not None and best.step == step:
-            self.ranks.by_first(lambda: self._record(best), f"the record of step {step}")
+            self.ranks.by_first(lambda: write_best(self.directory, best), f"the record of step {step}")
+            self.ranks.by_first(
+                lambda: prune(self.directory, self.keep, {best.step}, last=self.last_step), "deleting older checkpoints"
+            )
         return path
 
     def _write(self, gathered: Any) -> Path:
@@ -129,7 +107,6 @@ class Saver:
             buffer=position.buffer,
             pass_rates=position.pass_rates,
             config_digest=config_digest(self.config),
-            rows=self.rows,
         )
         return save_checkpoint(
             self.directory,
@@ -142,27 +119,12 @@ class Saver:
 
     def _spared(self) -> set[int]:
         """Steps of the best checkpoint: of the recorded one, also where the config no longer keeps one, and of the one
-        that is about to replace it. All steps where the record can't be read: any of them may be the best."""
-        try:
-            recorded = read_best(self.directory)
-        except CheckpointError as error:
-            _log.warning("no older checkpoint is deleted: %s", error)
-            return set(map(step_of, list_checkpoints(self.directory)))
-        return {best.step for best in (self._best, recorded) if best is not None}
-
-    def _record(self, best: Best) -> None:
-        try:
-            write_best(self.directory, best)
-        except OSError as error:
-            raise CheckpointError(
-                f"the record of the best checkpoint can't be written: {error}",
-                where=str(self.directory),
-                hint="Make room, then go on with --resume.",
-            ) from error
-        prune(self.directory, self.keep, {best.step}, last=self.last_step)
+        that is about to replace it."""
+        return {best.step for best in (self._best, read_best(self.directory)) if best is not None}
 
     def restore(self) -> int:
-        """Take up the last whole checkpoint: its step, 0 where there is none yet. Raises CheckpointError."""
+        """Take up the last whole checkpoint, and which is the best so far: its step, 0 where there is none yet. Raises
+        CheckpointError."""
         path = self.ranks.by_first(lambda: latest_checkpoint(self.directory), "the last checkpoint")
         if path is None:
             return 0
@@ -173,26 +135,12 @@ class Saver:
             error.where = str(path)
             raise
         if state.config_digest != config_digest(self.config):
-            _log.warning(
-                "the run continues with a config that differs from that of %s%s",
-                path.name,
-                self._changes(state.config_digest),
-            )
-        if None not in (state.rows, self.rows) and state.rows != self.rows:
-            _log.warning(
-                "the data set has %s rows now, and had %s when %s was written: from here on the run takes other rows "
-                "than it would have taken",
-                self.rows, state.rows, path.name,
-            )  # fmt: skip
+            _log.warning("the run continues with a config that differs from that of %s", path.name)
         self.trainer.load(path, state.step)
+        found = self.ranks.by_first(lambda: read_best(self.directory), "the best checkpoint so far")
+        self._best = found if found is not None and found.metric == self.best_by else None
         self.last_step = state.step
         return state.step
-
-    def _changes(self, digest: str) -> str:
-        """What is another since the checkpoint with this digest; nothing where the config it was written with isn't
-        known."""
-        before = next((config for config in self.before if config_digest(config) == digest), None)
-        return "" if before is None else f": {', '.join(changes(_deciding(before), _deciding(self.config)))}"
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
@@ -210,18 +158,3 @@ def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
             dropped = _FREE_KEYS if falls else ("steps", *_FREE_KEYS)
             kept[section] = {key: value for key, value in kept[section].items() if key not in dropped}
     return kept
-
-
-def changes(before: Any, now: Any, path: tuple[str | int, ...] = ()) -> list[str]:
-    """Where two configs differ, each as `trainer.learning_rate 0.001 (was 0.01)`; of what is no scalar the place."""
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        keys = dict.fromkeys([*before, *now])
-        return [line for key in keys for line in changes(before.get(key), now.get(key), (*path, key))]
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        pairs = enumerate(zip(before, now, strict=True))
-        return [line for number, (old, new) in pairs for line in changes(old, new, (*path, number))]
-    if before == now:
-        return []
-    if isinstance(before, Mapping | list) or isinstance(now, Mapping | list):
-        return [format_path(path)]
-    return [f"{format_path(path)} {show_value((), now)} (was {show_value((), before)})"]

@@ -27,8 +27,6 @@ from toolrl_plugin_torch.policy import PolicyModel, load_policy
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout
 
 _log = logging.getLogger(__name__)
-PAUSES = (1.0, 10.0, 60.0)
-"""Seconds before each further attempt to score a trajectory."""
 _WHERE = "algorithm.distillation.teachers"
 _TEXT = "Hello, world! 3.14 × 271828 = ∞\n\tdef f(x):\n    return x ** 2  # été 你好\n"
 _Scores = Mapping[tuple[str, int], tuple[float, ...]]
@@ -75,25 +73,18 @@ class Teachers:
     async def _score(self, episode: Episode, place: int) -> tuple[float, ...]:
         name = str(self._of(episode))
         it = episode.trajectories[place]
-        for pause in (*PAUSES, None):
-            try:
-                return await self._ask(self.engines[name], it)
-            except EngineError as error:
-                if pause is None:
-                    error.where = error.where or f"{_WHERE}.{name}"
-                    raise
-                _log.warning("%s.%s: %s; asked again in %g s", _WHERE, name, error.message, pause)
-                await asyncio.sleep(pause)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return await self._ask(self.engines[name], it)
+        except EngineError as error:
+            error.where = error.where or f"{_WHERE}.{name}"
+            raise
 
     @staticmethod
     async def _ask(engine: ScoresTokens, it: Trajectory) -> tuple[float, ...]:
         start, end = it.loss_mask.index(1), len(it.loss_mask) - it.loss_mask[::-1].index(1)
         values = list(await engine.score(it.ids[:end], start, media=it.media))
-        if len(values) != end - start or not all(map(math.isfinite, values)):
-            raise EngineError(
-                f"the teacher gave {len(values)} log-probabilities of {end - start} tokens, or not finite"
-            )
+        if not all(map(math.isfinite, values)):  # NaN stands for a token that no teacher scored.
+            raise EngineError("the teacher gave log-probabilities that aren't finite")
         sampled = [value if bit else 0.0 for value, bit in zip(values, it.loss_mask[start:end], strict=True)]
         return (*[0.0] * start, *sampled, *[0.0] * (len(it.ids) - end))
 
@@ -154,8 +145,6 @@ async def started_teachers(assembly: Assembly) -> AsyncIterator[Teachers | None]
             except EngineError as error:
                 error.where = error.where or f"{_WHERE}.{name}.engine"
                 raise
-            most = getattr(engine, "most_scored", assembly.limits.max_episode_tokens)
-            _check_length(most, assembly.limits.max_episode_tokens, f"{_WHERE}.{name}")
             if teacher.model is None:  # A server holds it.
                 await _check_same_ids(assembly.model.tokenizer, engine, f"{_WHERE}.{name}")
             engines[name] = engine
@@ -171,34 +160,14 @@ def _engine(assembly: Assembly, teacher: TeacherConfig, where: str) -> Any:
         plain = {"lora": None, "compile": False, "gradient_checkpointing": False}
         policy = load_policy(settings.model_copy(update=plain), source, student.device)
         _check_same_words(student, policy, f"{where}.model")
-        _check_length(policy.max_positions, assembly.limits.max_episode_tokens, where)
         more = {"weights": policy.weights(0, assembly.folder.directory), "dtype": policy.dtype}
-    try:
-        engine = assembly.build("engines", teacher.engine, f"{where}.engine", **more)
-    except EngineError as error:
-        if more:
-            raise
-        hint = "Name the teacher's model there: only the engine of a server does without it."
-        raise ConfigError(f"{where}.model: {error.message}", hint=hint) from error
-    if more and hasattr(engine, "tokenize"):
-        raise ConfigError(
-            f"{where}.model: the server of {teacher.engine.use!r} holds a model of its own", hint="Take `model` out."
-        )
+    engine = assembly.build("engines", teacher.engine, f"{where}.engine", **more)
     if not isinstance(engine, ScoresTokens):
         raise ConfigError(
             f"{where}.engine: {teacher.engine.use!r} gives no log-probabilities of given tokens",
             hint="Take `transformers`, `vllm`, or a server by `openai`.",
         )
     return engine
-
-
-def _check_length(most: int, longest: int, where: str) -> None:
-    """Raises ConfigError where an episode may be longer than a teacher's texts."""
-    if most < longest:
-        raise ConfigError(
-            f"{where}: it scores {most} tokens at most, and an episode may have {longest}",
-            hint=f"Set rollout.max_episode_tokens to {most} or less, or let the teacher have longer sequences.",
-        )
 
 
 def _check_same_words(student: Any, teacher: PolicyModel, where: str) -> None:
@@ -212,15 +181,6 @@ def _check_same_words(student: Any, teacher: PolicyModel, where: str) -> None:
             f"vocabulary: {token!r} is {number} for the policy and {theirs.get(token, 'none')} for the teacher",
             hint="Take a teacher with the policy's tokenizer, usually one of the same family.",
         )
-    for what, name in (("end of a text", "eos_token"), ("chat template", "chat_template")):
-        if getattr(student.tokenizer, name, None) != getattr(teacher.tokenizer, name, None):
-            _log.warning(
-                "%s: its tokenizer has another %s (%s) than the policy's. It scores the policy's prompts and ends of "
-                "turns as they are, so check that it knows them",
-                where,
-                what,
-                name,
-            )
 
 
 async def _check_same_ids(tokenizer: Any, engine: Any, where: str) -> None:
@@ -235,9 +195,8 @@ async def _check_same_ids(tokenizer: Any, engine: Any, where: str) -> None:
     ours = tokenizer.encode(text, add_special_tokens=False)
     if found != ours:
         place = next((n for n, pair in enumerate(zip(ours, found, strict=False)) if pair[0] != pair[1]), len(ours))
-        before, mine, theirs = tokenizer.decode(ours[:place]), ours[place : place + 3], found[place : place + 3]
         raise ConfigError(
-            f"{where}: the server's tokenizer isn't the policy's: after {before!r:.80} a text goes on with the ids "
-            f"{theirs} there, and {mine} here",
+            f"{where}: the server's tokenizer isn't the policy's: after {tokenizer.decode(ours[:place])!r:.80} a text "
+            f"goes on with other ids",
             hint="Take a teacher with the policy's tokenizer, usually one of the same family.",
         )

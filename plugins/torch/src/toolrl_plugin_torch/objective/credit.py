@@ -18,10 +18,9 @@ An estimator of a plugin may take the place of both. Episodes that failed are tr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
 import torch
 
@@ -58,7 +57,7 @@ def credit(
 
     With `drop_flat_groups`, groups that `is_flat` are left out (DAPO, arXiv 2503.14476, section 3.2, without the
     re-sampling); with `mask_truncated`, episodes that ran out of tokens or time (section 3.4 there). Raises RewardError
-    where the estimator gives anything but a finite number for each episode or turn.
+    where the estimator gives another number of advantages.
     """
     episodes = [(episode, number) for number, group in enumerate(groups) for episode in group.episodes]
     if not episodes:
@@ -254,39 +253,14 @@ def _compared(
 
 
 def _estimated(estimator: AdvantageEstimator, groups: Sequence[Group]) -> list[Credit]:
-    """The advantages of a plugin's estimator, checked: a NaN here would end in the weights."""
-    label = f"the advantage estimator {getattr(estimator, 'label', type(estimator).__name__)}"
-    answers = list(estimator.advantages(groups))
-    if len(answers) != len(groups):
-        raise RewardError(f"{label} gave {len(answers)} entries for {len(groups)} groups")
-    credited: list[Credit] = []
-    for group, given in zip(groups, answers, strict=True):
-        values = list(given)
-        if len(values) != len(group.episodes):
-            raise RewardError(f"{label} gave {len(values)} advantages for {len(group.episodes)} episodes of {group.id}")
-        for episode, value in zip(group.episodes, values, strict=True):
-            if episode.failure is None:
-                _check_credit(value, episode, label)
-            credited.append(value if episode.failure is None else 0.0)
-    return credited
-
-
-def _check_credit(value: Credit, episode: Episode, label: str) -> None:
-    if isinstance(value, Mapping):
-        turns = [turn for it in episode.trajectories if it.trained for turn in it.turns]
-        lacking = [turn.index for turn in turns if turn.sampled_tokens and turn.index not in value]
-        if lacking:
-            raise RewardError(f"{label} gave no advantage for turn {lacking[0]} of {episode.id}")
-        for turn in turns:
-            of_turn = value.get(turn.index)
-            if isinstance(of_turn, Sequence) and len(of_turn) != turn.sampled_tokens:
-                raise RewardError(
-                    f"{label} gave {len(of_turn)} advantages for turn {turn.index} of {episode.id}, which has "
-                    f"{turn.sampled_tokens} sampled tokens"
-                )
-    numbers: list[Any] = []
-    for of_turn in value.values() if isinstance(value, Mapping) else [value]:
-        numbers += of_turn if isinstance(of_turn, Sequence) else [of_turn]
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise RewardError(f"{label} gave {number!r:.40} for {episode.id}, expected a finite number")
+    """The advantages of a plugin's estimator, one for each episode. Raises RewardError where that gives another
+    number of them."""
+    given = [list(of_group) for of_group in estimator.advantages(groups)]
+    if [len(of_group) for of_group in given] != [len(group.episodes) for group in groups]:
+        raise RewardError(
+            f"the advantage estimator {getattr(estimator, 'label', type(estimator).__name__)} gave "
+            f"{[len(of_group) for of_group in given]} advantages for groups of "
+            f"{[len(group.episodes) for group in groups]} episodes"
+        )
+    pairs = zip((episode for group in groups for episode in group.episodes), chain(*given), strict=True)
+    return [value if episode.failure is None else 0.0 for episode, value in pairs]

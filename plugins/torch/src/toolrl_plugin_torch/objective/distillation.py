@@ -38,17 +38,11 @@ def taught(sample: Sample, settings: DistillationConfig) -> Sample:
 
 def distillation_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Mean and maximum of log policy − log teacher over the sampled tokens that teachers scored, the policy as it
-    sampled them; the mean estimates the reverse KL divergence, and is given by environment where there are several."""
-    found: dict[str, list[float]] = {}
+    sampled them; the mean estimates the reverse KL divergence."""
+    found: list[float] = []
     for episode in (episode for group in groups for episode in group.scored):
         for it in episode.trajectories:
             if it.trained and it.teacher_logprobs is not None:
                 rows = zip(it.logprobs, it.teacher_logprobs, it.loss_mask, strict=True)
-                found.setdefault(episode.environment, []).extend(own - teacher for own, teacher, bit in rows if bit)
-    found = {name: values for name, values in found.items() if values}
-    if not found:
-        return {}
-    everything = [value for values in found.values() for value in values]
-    metrics = {"distillation/kl": sum(everything) / len(everything), "distillation/kl_max": max(everything)}
-    named = found if len(found) > 1 else {}
-    return metrics | {f"distillation/kl/{name}": sum(values) / len(values) for name, values in named.items()}
+                found += [own - teacher for own, teacher, bit in rows if bit]
+    return {"distillation/kl": sum(found) / len(found), "distillation/kl_max": max(found)} if found else {}

@@ -3,29 +3,14 @@
 Engine and trainer compute log-probabilities by different kernels, and an episode may have been sampled some versions
 ago. With b the log-probability as sampled (behaviour) and p that of the policy before the step's first update
 (proximal), a token's loss is multiplied by w = exp(p − b), and the ratio that is clipped stays the one to the proximal
-policy (decoupled PPO, arXiv 2110.00641; for language models AReaL, arXiv 2505.24298, section 5.2). What w is
-taken over:
+policy (decoupled PPO, arXiv 2110.00641; AReaL, arXiv 2505.24298, section 5.2). w is taken over the token, over all
+trained tokens of the trajectory (`sequence`: their product), or as their geometric mean (`mean`). `truncate` takes
+min(w, cap) (Yao et al., https://fengyao.notion.site/off-policy-rl); `reject` drops what lies above the cap.
 
-    token      the token itself
-    sequence   the product over all trained tokens of the trajectory
-    mean       their geometric mean: the sequence's, without its dependence on length
-
-Great weights make a noisy gradient. `truncate` takes min(w, cap) (Yao et al., On the Rollout-Training Mismatch in
-Modern RL Systems, https://fengyao.notion.site/off-policy-rl); `reject` takes w up to the cap, and drops what lies
-above it. Weights carry no gradient.
-
-A rejection leaves out what lies outside of an interval [low, high] of w, by a level of its own, whether samples are
-weighted or not:
-
-    token      IcePop (Ring-1T, arXiv 2510.18855), together with weights of tokens
-    sequence   whole trajectories by the product: a mismatch that adds up over a long one
-    mean       whole trajectories by the geometric mean, which doesn't depend on their length (Liu et al., When Speed
-               Kills Stability, https://richardli.xyz/rl-collapse); Trust Region Masking, arXiv 2512.23075, leaves out
-               whole sequences too, by their worst token
-
-With `only_negative` and `mean` it is the off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556):
-what policies before did wrong is unlearned only while it is still likely, low = exp(−δ), with a `high` that nothing
-exceeds.
+A rejection leaves out what lies outside of [low, high] of w, by a level of its own, also of samples without weights.
+Of tokens, together with weights of tokens, it is IcePop (Ring-1T, arXiv 2510.18855); whole trajectories are left out by
+the product or the geometric mean (Liu et al., https://richardli.xyz/rl-collapse). With `only_negative` and `mean` it is
+the off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556): low = exp(−δ), and a `high` that nothing exceeds.
 """
 
 from __future__ import annotations

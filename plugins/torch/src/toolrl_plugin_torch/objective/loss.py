@@ -17,7 +17,7 @@ A token's loss, with r = exp(logprob − old logprob):
     importance · surrogate            what the advantage asks for, `surrogate`, weighted where another
                                       policy sampled, and 0 where that one was too far off,
                                       `importance`
-    + kl_coef · w · kl                an estimate of KL(policy ‖ reference), `toolrl_plugin_torch.objective.divergence`
+    + kl_coef · w · kl                an estimate of KL(policy ‖ reference), `kl_estimate`
     + distillation.coef · w · kl      the same of KL(policy ‖ teacher), with `kl_as: loss`
     − entropy_coef · entropy          of the next-token distribution
 
@@ -45,15 +45,14 @@ from typing import Any, Literal
 
 import torch
 
-from toolrl.errors import RunStoppedError
 from toolrl.protocols import LossTerms, PolicyLoss
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
-from toolrl_plugin_torch.objective.divergence import kl_estimate
 from toolrl_plugin_torch.objective.importance import importance_weights, rejected_tokens
 from toolrl_plugin_torch.objective.surrogate import (
     cispo_surrogate,
     clipped_surrogate,
     clipped_tokens,
+    kl_estimate,
     log_ratio,
     own_gradients,
     ratio_of,
@@ -175,8 +174,7 @@ def policy_loss(
     `importance` and `rejection`; None takes the old ones for them. `reference_logprobs_BT` are needed with a `kl_coef`,
     and measured only without one; `entropy_BT`, carrying a gradient, with an `entropy_coef`; the teacher's are for a
     custom loss. `episode_tokens_B` is that
-    of `Normaliser.weights`. Raises ValueError where one that is needed is None, RunStoppedError where a custom loss
-    isn't finite.
+    of `Normaliser.weights`.
     """
     assert reference_logprobs_BT is not None or not algorithm.loss_kl_coef, "the KL term needs the reference"
     mask_BT = loss_mask_BT.bool()
@@ -251,15 +249,9 @@ def _surrogate(
     )
     if custom is not None:
         losses_BT = custom.token_losses(terms)
-        if not isinstance(losses_BT, torch.Tensor) or losses_BT.shape != mask_BT.shape:
-            shape = tuple(losses_BT.shape) if isinstance(losses_BT, torch.Tensor) else type(losses_BT).__name__
-            raise ValueError(f"the policy loss gave {shape}, expected a tensor of shape {tuple(mask_BT.shape)}")
+        if losses_BT.shape != mask_BT.shape:  # It would be broadcast.
+            raise ValueError(f"the policy loss gave {tuple(losses_BT.shape)}, expected {tuple(mask_BT.shape)}")
         losses_BT = torch.where(mask_BT, losses_BT, 0.0)
-        if not bool(losses_BT.isfinite().all()):
-            raise RunStoppedError(
-                f"the policy loss {type(custom).__name__} gave a token a loss that isn't finite",
-                hint="Mend it, then go on from the last checkpoint with --resume.",
-            )
         if hasattr(custom, "clipped_tokens"):
             low_BT, high_BT = custom.clipped_tokens(terms)
             statistics.means |= {"clip/low": _mean(low_BT, trained_BT), "clip/high": _mean(high_BT, trained_BT)}

@@ -85,3 +85,23 @@ def clipped_tokens(
     if algorithm.surrogate == "cispo":
         return low_BT, high_BT
     return low_BT & (advantages_BT < 0), high_BT & (advantages_BT > 0)
+
+
+def kl_estimate(logprobs_BT: torch.Tensor, reference_logprobs_BT: torch.Tensor, estimator: str = "k3") -> torch.Tensor:
+    """The estimate of KL(policy ‖ reference) at each token, from the policy's own samples, in nats, shape [B, T]. With
+    d = reference log-probability − log-probability (http://joschu.net/blog/kl-approx.html):
+
+        k1   −d                   unbiased, may be negative
+        k2   d² / 2               biased, low variance; its gradient is that of KL(policy ‖ reference) on-policy
+        k3   exp(d) − d − 1       unbiased, never negative
+
+    k1's own gradient is zero on average, and k3's is that of KL(reference ‖ policy); `objective.loss` has the right
+    one. d is held between −10⁴ and 20, so that values and gradients are finite.
+    """
+    # −d, with its gradient also where it is held.
+    distance_BT = own_gradients((logprobs_BT - reference_logprobs_BT).clamp(-LARGEST, FAR), logprobs_BT)
+    if estimator == "k1":
+        return distance_BT
+    if estimator == "k2":
+        return distance_BT.square() / 2
+    return torch.expm1(-distance_BT) + distance_BT

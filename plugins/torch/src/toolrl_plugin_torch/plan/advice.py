@@ -1,11 +1,10 @@
-"""Settings under which a run fits, each found by planning it: one change first, then two and three together."""
+"""Settings under which a run fits, found by planning them: one change first, then several together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, islice
 from typing import Any
 
 import torch
@@ -17,28 +16,38 @@ from toolrl_plugin_torch.plan.sizes import PolicySizes
 
 Change = tuple[str, Any]
 """A path in the config and its new value; `ranks` is the number of processes."""
-_SHOWN = 3
-_TOGETHER = 4
 _RANKS = (2, 4, 8, 16, 32)
 _LEAST_TOKENS = 2048
 _ENGINE = "engine.options."
 
 
 def advice(setting: Setting) -> list[tuple[dict[str, Any], MemoryPlan]]:
-    """The smallest sets of changes with which the setting fits, each with its plan; at most three of one size."""
-    changes = list(_changes(setting))
-    sizes: dict[str, PolicySizes] = {}
-    for count in range(1, _TOGETHER + 1):
-        fitting = (
-            ({path: value if path != "model.lora" else {} for path, value in chosen}, plan)
-            for chosen in combinations(changes, count)
-            if len({path for path, _ in chosen}) == count
-            and (changed := _changed(setting, chosen, sizes)) is not None
-            and (plan := plan_memory(changed)).verdict == "yes"
-        )
-        if found := list(islice(fitting, _SHOWN)):
-            return found
-    return []
+    """Changes with which the setting fits, with its plan: the first of `_changes` that does alone; else as many of them
+    as it takes, one after the other, without those that the last ones make needless. Empty where none help."""
+    together: dict[str, Any] = {}
+    for path, value in _changes(setting):
+        if (plan := _fits(setting, {path: value})) is not None:
+            return [(_shown({path: value}), plan)]
+    for path, value in _changes(setting):
+        together = together if _changed(setting, wider := {**together, path: value}) is None else wider
+        if _fits(setting, together) is not None:
+            break
+    for path in list(together):
+        fewer = {key: value for key, value in together.items() if key != path}
+        together = fewer if _fits(setting, fewer) is not None else together
+    plan = _fits(setting, together)
+    return [] if plan is None else [(_shown(together), plan)]
+
+
+def _fits(setting: Setting, changes: dict[str, Any]) -> MemoryPlan | None:
+    """The plan with the changes; None where it doesn't fit for sure."""
+    changed = _changed(setting, changes)
+    plan = None if changed is None else plan_memory(changed)
+    return plan if plan is not None and plan.verdict == "yes" else None
+
+
+def _shown(changes: dict[str, Any]) -> dict[str, Any]:
+    return {path: {} if path == "model.lora" else value for path, value in changes.items()}
 
 
 def _changes(setting: Setting) -> Iterator[Change]:
@@ -61,8 +70,6 @@ def _changes(setting: Setting) -> Iterator[Change]:
         least, most, _ = setting.engine_bytes()
         if least > most:
             yield f"{_ENGINE}memory_fraction", math.ceil(20 * least / setting.gpu.bytes) / 20
-    if hasattr(engine, "cache_tokens"):
-        yield f"{_ENGINE}cache_tokens", max(setting.longest, 64) * 8
     tokens = config.trainer.tokens_per_microbatch
     for part in (2, 4, 8):
         if tokens // part >= max(_LEAST_TOKENS, config.rollout.max_episode_tokens or 0):
@@ -80,10 +87,10 @@ def _changes(setting: Setting) -> Iterator[Change]:
     yield from (("ranks", ranks) for ranks in _RANKS if ranks > setting.ranks)
 
 
-def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, PolicySizes]) -> Setting | None:
+def _changed(setting: Setting, changes: dict[str, Any]) -> Setting | None:
     """The setting with the changes; None where it can't be, as peft isn't installed, say."""
     config, engine, ranks = setting.config, setting.engine, setting.ranks
-    for path, value in changes:
+    for path, value in changes.items():
         section, _, name = path.partition(".")
         if path == "ranks":
             ranks = value
@@ -100,15 +107,9 @@ def _changed(setting: Setting, changes: tuple[Change, ...], known: dict[str, Pol
     changed = replace(setting, config=config, engine=engine, ranks=ranks)
     if optimizer != "adamw" and (changed.sharded or "optimizer" in config.trainer.offload):
         return None
-    if _key(config) != _key(setting.config):
+    if {"model.lora", "model.dtype", "trainer.optimizer"} & changes.keys():
         try:
-            sizes = known.get(_key(config)) or PolicySizes(config.model, sizes.source, torch.device("cuda"), optimizer)
+            sizes = PolicySizes(config.model, sizes.source, torch.device("cuda"), optimizer)
         except ConfigError:
             return None
-        known[_key(config)] = sizes
     return replace(changed, sizes=sizes)
-
-
-def _key(config: Any) -> str:
-    """Of the sizes of a config's policy: what changes them."""
-    return f"{config.model.lora} {config.model.dtype} {config.trainer.optimizer}"

@@ -20,11 +20,8 @@ from transformers import AttentionInterface
 
 from toolrl_plugin_torch.logprob import selected_logprobs
 from toolrl_plugin_torch.prefixes.tree_attention import without_adapter
-from toolrl_plugin_torch.sharding.fsdp import blocks
 
 _META = torch.device("meta")
-_DEPTHS = (2, 3)
-"""Layers that are computed where all are alike; the others take as much as the third."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +46,6 @@ def pass_bytes(
     if not getattr(inner, "_supports_attention_backend", False):
         raise NotImplementedError("its attention can't be exchanged")
     _set_checkpointing(inner, checkpointing)
-    layers = _layers(inner)
-    with _attention(inner, shares):
-        if layers is None:
-            return PassBytes(*_counted(model, tokens, entropy, clear))
-        parent, name, all_layers = layers
-        found = []
-        for depth in _DEPTHS:
-            setattr(parent, name, torch.nn.ModuleList(list(all_layers)[:depth]))
-            try:
-                found.append(_counted(model, tokens, entropy, clear))
-            finally:
-                setattr(parent, name, all_layers)
-    more = len(all_layers) - _DEPTHS[-1]
-    return PassBytes(*(two + more * (two - one) for one, two in zip(*found, strict=True)))
-
-
-def _counted(model: Any, tokens: int, entropy: bool, clear: Callable[[], None]) -> tuple[int, int]:
-    """`PassBytes`, computed."""
-    inner = without_adapter(model)
     head = inner.get_output_embeddings()
     if type(head) is not torch.nn.Linear or inner.base_model is inner:
         raise NotImplementedError("its head can't be taken apart")
@@ -81,7 +59,7 @@ def _counted(model: Any, tokens: int, entropy: bool, clear: Callable[[], None]) 
         found, entropies = selected_logprobs(hidden_NH, head.weight, head.bias, ids[0], entropy=entropy)
         return found.sum() + entropies.sum() if entropy else found.sum()
 
-    with _LiveBytes([*model.parameters(), *model.buffers(), ids]) as live:
+    with _attention(inner, shares), _LiveBytes([*model.parameters(), *model.buffers(), ids]) as live:
         # The second of two micro-batches: the first leaves the sums of gradients.
         logprobs(hidden()).backward()
         live.peak = before = live.bytes
@@ -91,7 +69,7 @@ def _counted(model: Any, tokens: int, entropy: bool, clear: Callable[[], None]) 
         del states
         most = live.peak - before
     clear()
-    return saved, most
+    return PassBytes(saved, most)
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[misc]
@@ -120,17 +98,6 @@ class _LiveBytes(TorchDispatchMode):  # type: ignore[misc]
     def _forget(self, key: int, size: int) -> None:
         self._known.discard(key)
         self.bytes -= size
-
-
-def _layers(inner: Any) -> tuple[Any, str, torch.nn.ModuleList] | None:
-    """The list of a model's layers with its place, where they are many and alike; else None."""
-    found = blocks(inner)
-    for parent in inner.modules():
-        for name, part in parent.named_children():
-            if isinstance(part, torch.nn.ModuleList) and len(part) > _DEPTHS[-1] and list(part) == found:
-                kinds = {tuple((key, p.shape) for key, p in layer.named_parameters()) for layer in part}
-                return (parent, name, part) if len(kinds) == 1 else None
-    return None
 
 
 def _set_checkpointing(inner: Any, wanted: bool) -> None:

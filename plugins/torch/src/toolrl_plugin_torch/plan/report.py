@@ -10,11 +10,20 @@ import torch
 from toolrl.config.model import Config
 from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.plan.advice import advice
-from toolrl_plugin_torch.plan.gpus import GIB, Gpu, gpu_here, parse_gpu
-from toolrl_plugin_torch.plan.memory import MemoryPlan, Setting, plan_memory
+from toolrl_plugin_torch.plan.memory import GIB, Gpu, MemoryPlan, Setting, gpu_here, parse_gpu, plan_memory
 from toolrl_plugin_torch.plan.sizes import PolicySizes, teacher_bytes
-from toolrl_plugin_torch.plan.speed import step_seconds
 from toolrl_plugin_torch.sharding.sequence_parallel import check_sequence_parallel
+
+_LENGTHS = (0.25, 1.0)
+"""Of the tokens that an episode may sample: so many are taken to be sampled, at the low end and at the high one."""
+_BANDWIDTH = (0.7, 0.25)
+"""Of the memory's bandwidth that decoding reaches."""
+_HOST = (0.001, 0.01)
+"""Seconds of a decoding step on the CPU."""
+_FLOPS = (0.4, 0.1)
+"""Of the GPU's operations that an update reaches."""
+_LINK = (50e9, 20e9)
+"""Bytes a second between GPU and host."""
 
 
 def plan(config: Any, source: str, engine: Any, gpu: str | None, nodes: int) -> tuple[str, dict[str, Any]]:
@@ -109,19 +118,6 @@ def _facts(setting: Setting, found: MemoryPlan) -> dict[str, Any]:
     }
 
 
-_SAYS = {
-    "weights": "{dtype}",
-    "gradients": "in float32, during an update",
-    "optimizer": "AdamW: two averages and masters",
-    "reference": "for the KL term",
-    "teachers": "of distillation, whole on each rank",
-    "activations": "{tokens_per_microbatch:,} tokens, gradient checkpointing {gradient_checkpointing}",
-    "workspace": "head, the gradient of one tensor, a layer's recomputation or gathering",
-    "engine": "weights of its own and cache",
-    "context": "CUDA and its libraries, taken to be so large",
-}
-
-
 _VERDICTS = {
     "yes": "fits",
     "tight": "fits with little to spare",
@@ -134,13 +130,15 @@ _ASSUMED = """  an episode samples a quarter to all of {sampled_tokens:,} tokens
 
 def _text(facts: dict[str, Any]) -> str:
     lines = [
-        f"{facts['model']}, {facts['parameters'] / 1e9:.2f} billion parameters, {facts['trained'] / 1e9:.2f} trained",
+        f"{facts['model']} in {facts['dtype']}, {facts['parameters'] / 1e9:.2f} billion parameters, "
+        f"{facts['trained'] / 1e9:.2f} trained",
         f"{facts['ranks']} × {facts['gpu']} ({facts['gpu_gib']} GiB), one rank each",
+        f"{facts['tokens_per_microbatch']:,} tokens, gradient checkpointing {facts['gradient_checkpointing']}",
         "",
         "GiB on each rank",
     ]
     for name, size in facts["parts_gib"].items():
-        lines.append(f"  {name:<20} {size:>8.1f}  {_SAYS.get(name, '').format(**facts)}".rstrip())
+        lines.append(f"  {name:<20} {size:>8.1f}")
     lines += ["", "GiB at most in each phase"]
     lines += [f"  {name:<20} {size:>8.1f}" for name, size in facts["phases_gib"].items()]
     if facts["host_gib"]:
@@ -156,3 +154,32 @@ def _text(facts: dict[str, Any]) -> str:
         lines += [f"  {name:<20} {low:>8.1f} to {high:.1f}" for name, (low, high) in facts["step_seconds"].items()]
         lines.append(_ASSUMED.format(**facts))
     return "\n".join(lines)
+
+
+def step_seconds(setting: Setting) -> dict[str, tuple[float, float]]:
+    """Seconds that each part of a step may take, the least and the most: arithmetic over published speeds, not a
+    measurement; empty where the GPU's speed isn't known.
+
+    A decoding step reads all weights and the cache of its episodes once. An update makes two operations for each token
+    and weight forward and four backward (two where the weights are frozen), and two more where layers are computed
+    again. Tools and rewards aren't counted.
+    """
+    gpu, sizes, config = setting.gpu, setting.sizes, setting.config
+    if gpu.flops is None or gpu.bandwidth is None:
+        return {}
+    passes = 2 if config.model.lora is not None else 4
+    passes += 4 if setting.checkpointing else 2
+    width = setting.sizes.text.num_hidden_layers * getattr(setting.sizes.text, "hidden_size", 0)
+    moved = 24 * sizes.trained if "optimizer" in config.trainer.offload else 0
+    batch = min(setting.episodes, config.rollout.concurrency, getattr(setting.engine, "max_batch", setting.episodes))
+    rollout, update, handover = [], [], []
+    for end, share in enumerate(_LENGTHS):
+        length = max(setting.sampled * share, 1)
+        tokens = setting.episodes * length
+        read = 2 * sizes.active + batch * length / 2 * sizes.token
+        rollout.append(tokens / batch * (read / (_BANDWIDTH[end] * gpu.bandwidth) + _HOST[end]))
+        work = tokens * passes * (sizes.active + width * length)
+        update.append(work / (_FLOPS[end] * gpu.flops) + moved / _LINK[end])
+        handover.append(sizes.weights / _LINK[end])
+    found = {"rollout": tuple(rollout), "update": tuple(update), "hand-over": tuple(handover)}
+    return {name: (low, high) for name, (low, high) in found.items()}

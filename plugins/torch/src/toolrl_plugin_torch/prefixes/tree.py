@@ -96,8 +96,6 @@ def grow(sequences: Sequence[Sequence[int]], *, worth: int = WORTH_SHARING) -> T
 
     The last token of each isn't in it: nothing is predicted from it.
     """
-    if not sequences or min(map(len, sequences)) < 2:
-        raise ValueError("a tree needs sequences, and each at least two tokens: the first can't be predicted")
     rows = [list(sequence[:-1]) for sequence in sequences]
     stretches, leaves = _stretches(rows, worth)
     nodes = _places(stretches)

@@ -31,12 +31,7 @@ ARGUMENT = "token_tree"
 GROUP = "sequence_group"
 """What the ranks that compute the tree together are called there."""
 
-_REFUSED = {
-    "sliding_window": "its attention sees a window of the latest tokens only",
-    "softcap": "its attention caps its scores",
-    "s_aux": "its attention has sinks",
-    "position_bias": "its attention adds a bias for positions",
-}
+_REFUSED = ("sliding_window", "softcap", "s_aux", "position_bias")
 """Arguments of an attention that has more to do than this one, unless they are None."""
 
 
@@ -94,15 +89,13 @@ def tree_attention(
     tree = arguments.get(ARGUMENT)
     if not isinstance(tree, TokenTree):
         raise CannotShareError("its layers don't hand on what their attention is to be given")
-    if attention_mask is not None:
-        raise CannotShareError("it makes an attention mask of its own")
-    if dropout:
-        raise CannotShareError(f"its attention has a dropout of {dropout:g}")
-    for name, why in _REFUSED.items():
-        if arguments.get(name) is not None:
-            raise CannotShareError(why)
-    if arguments.get("is_causal") is False or getattr(module, "is_causal", True) is False:
-        raise CannotShareError("its attention isn't causal")
+    asked = {name: arguments[name] for name in _REFUSED if arguments.get(name) is not None}
+    causal = arguments.get("is_causal") is not False and getattr(module, "is_causal", True) is not False
+    if asked or dropout or attention_mask is not None or not causal:
+        raise CannotShareError(
+            f"its attention isn't plain (causal: {causal}, a mask of its own: {attention_mask is not None}, dropout: "
+            f"{dropout:g}, {asked})"
+        )
     if query.is_cuda and query.dtype.itemsize != 2:
         raise CannotShareError(f"attention over trees takes 16-bit types on a GPU, not {query.dtype}")
     if query.is_cuda and torch.are_deterministic_algorithms_enabled():

@@ -7,31 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import HfHubHTTPError
 
 from toolrl.errors import ConfigError, ToolrlError, first_line
-
-_EMPTY = {".gitattributes"}
 
 
 def open_repository(name: str, *, private: bool, overwrite: bool) -> str:
     """Make the model repository `name` (`ORG/NAME`, or `NAME` of the token's user) and return its full name. One that
     is there already has to be empty, unless `overwrite` is set. Raises ToolrlError."""
-    if huggingface_hub.get_token() is None:
-        raise ConfigError(
-            f"--push {name}: there is no token of the Hugging Face Hub here",
-            hint="Run `hf auth login`, or set HF_TOKEN; the token has to have write access.",
-        )
     api = huggingface_hub.HfApi()
     with _readable_errors(name):
-        try:
-            return api.create_repo(name, private=private or None).repo_id
-        except HfHubHTTPError as error:
-            if error.response.status_code != 409:
-                raise
-        name = name if "/" in name else f"{api.whoami()['name']}/{name}"
+        name = api.create_repo(name, private=private or None, exist_ok=True).repo_id
         info = api.model_info(name)
-    if {file.rfilename for file in info.siblings or ()} - _EMPTY and not overwrite:
+    if {file.rfilename for file in info.siblings or ()} - {".gitattributes"} and not overwrite:
         raise ConfigError(
             f"--push {name}: the Hub has a model of this name already",
             hint="Give another name, or replace its files by --overwrite; earlier commits stay on the Hub.",
@@ -53,20 +41,9 @@ def push_folder(folder: Path, name: str, message: str) -> bool:
 def _readable_errors(name: str) -> Iterator[None]:
     try:
         yield
-    except HFValidationError as error:
-        hint = "Give ORG/NAME: letters, digits, -, _ and ., at most 96 characters."
-        raise ConfigError(f"--push {name}: no name of a repository", hint=hint) from error
-    except HfHubHTTPError as error:
-        status, said = error.response.status_code, error.server_message or first_line(error)
-        if status == 401:
-            hint = "It is wrong or has expired: run `hf auth login`, or set HF_TOKEN, which goes before it."
-            raise ConfigError(f"--push {name}: the Hub rejects the token", hint=hint) from error
-        if status == 403:
-            hint = "Take a token with write access, and a namespace that you may write to: `hf auth whoami`."
-            raise ConfigError(f"--push {name}: the token has no permission: {said}", hint=hint) from error
-        raise ToolrlError(f"--push {name}: the Hub answers {status}: {said}", hint="Run it again later.") from error
     except Exception as error:
-        if isinstance(error, ToolrlError):
-            raise
-        hint = "Check the network and HF_HUB_OFFLINE, then run it again, with --overwrite where a part was uploaded."
-        raise ToolrlError(f"--push {name}: the push failed: {first_line(error)}", hint=hint) from error
+        said = error.server_message if isinstance(error, HfHubHTTPError) else None
+        raise ToolrlError(
+            f"--push {name}: {said or first_line(error)}",
+            hint="Log in by `hf auth login`, or set HF_TOKEN, with write access to this namespace; check the network.",
+        ) from error

@@ -31,14 +31,12 @@ from toolrl_plugin_torch.sharding.rendezvous import rendezvous
 
 T = TypeVar("T")
 
-_READY, _FAILED, _FAILED_FIRST, _AT = "ready", "failed", "failed/first", "at"
+_READY, _FAILED, _AT = "ready", "failed", "at"
 """Keys of the store."""
 _TRANSPORT = ("gloo", "nccl", "connection closed", "connection reset", "timed out", "broken pipe", "tcpstore")
 """Words of transport failures in the RuntimeErrors of torch.distributed, in small letters."""
 _GRACE = timedelta(seconds=5)
 """A rank that lost another waits so long for that rank's reason."""
-_ALIKE = timedelta(seconds=2)
-"""The first rank would report the same mistake within this time."""
 
 
 class _Failure(NamedTuple):
@@ -199,14 +197,16 @@ class ProcessGroup(Ranks):
             error = before
         # Where a rank is gone, gloo and NCCL raise RuntimeError.
         if isinstance(error, RankError | RuntimeError):
-            found = self._reported(_FAILED, _GRACE)
+            found = self._reported()
             if found is not None and found.rank != self.rank:
                 return found.error()
             # gloo's errors have no class of their own.
             lost = isinstance(error, dist.DistError) or any(word in str(error).lower() for word in _TRANSPORT)
             if lost and not isinstance(error, RankError):
                 error = self._lost("an exchange of weights or gradients", error)
-        return self._report(error)
+        with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
+            self._store.compare_set(_FAILED, "", json.dumps(_Failure.of(self.rank, error)))
+        return error
 
     def runner(self, *arguments: Any, **options: Any) -> SharedRunner:
         return SharedRunner(self, *arguments, **options)
@@ -225,24 +225,11 @@ class ProcessGroup(Ranks):
         # the interpreter ends would end the process by SIGABRT.
         del self.control, self.mesh, self._neighbours
 
-    def _report(self, error: Exception) -> Exception:
-        """Report an error to the other ranks. Of a mistake that all ranks make, the first rank's error is kept."""
-        failure = _Failure.of(self.rank, error)
-        with contextlib.suppress(RuntimeError):  # The store may be gone with the process that held it.
-            self._store.compare_set(_FAILED, "", json.dumps(failure))
-            if self.first:
-                self._store.set(_FAILED_FIRST, json.dumps(failure))
-            else:
-                found = self._reported(_FAILED_FIRST, _ALIKE)
-                if found is not None and found.message == failure.message:
-                    return found.error()
-        return error
-
-    def _reported(self, key: str, patience: timedelta) -> _Failure | None:
-        """The failure that a rank reports under this key within a time."""
+    def _reported(self) -> _Failure | None:
+        """The failure that a rank reports within a time."""
         with contextlib.suppress(RuntimeError):  # It is late, or the store is gone with the process that held it.
-            self._store.wait([key], patience)
-            return _Failure(*json.loads(self._store.get(key)))
+            self._store.wait([_FAILED], _GRACE)
+            return _Failure(*json.loads(self._store.get(_FAILED)))
         return None
 
     def _lost(self, what: str, error: Exception) -> LostRanksError:
