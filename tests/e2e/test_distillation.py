@@ -83,8 +83,9 @@ FLAKY = {
 
 
 def test_a_teacher_that_is_gone_stops_the_run_with_its_last_step_saved(
-    trained: Any, here: Any, workplace: Any, plugin_site: Any
+    trained: Any, here: Any, workplace: Any, plugin_site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("toolrl_plugin_torch.loop.teachers.PAUSES", (0.0,))
     plugin_site.add("flaky", FLAKY)
     settings = ("run.name=gone", "algorithm.distillation.teachers.default.engine=flaky", "trainer.save_every=0")
     done = here("train", trained.config, *(part for it in settings for part in ("--set", it)), site=plugin_site)

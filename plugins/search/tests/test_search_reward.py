@@ -1,4 +1,4 @@
-"""The reward `search_r1`: answers, F1and step rewards."""
+"""The reward `search_r1`: answers, F1, step rewards, and RLFactory's own formulas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from toolrl.errors import RewardError
 from toolrl.types import CallError, CallRecord, Episode, Score, ToolCall, ToolResult
 from toolrl_plugin_search.options import SearchR1Options
-from toolrl_plugin_search.reward import SearchR1Reward, exact_match, f1, last_answer, normalised
+from toolrl_plugin_search.reward import SearchR1Reward, exact_match, f1, final_score, last_answer, normalised
 from toolrl_testing import make_build_context, make_episode, make_task
 
 GOLDS = ["Johann Wolfgang von Goethe", "Goethe"]
@@ -151,3 +151,34 @@ class TestSteps:
         turns = {0: [GOOD], 1: [GOOD, bad("unclosed")]}
         found = scored(episode("a", "<answer>Goethe</answer>", calls=turns), step_factor=0.1)
         assert found.per_turn == pytest.approx({0: 0.1})
+
+    def test_rlfactory(self) -> None:
+        turns = {
+            0: [GOOD],
+            1: [bad("invalid_json"), GOOD],
+            2: [GOOD, bad("invalid_json")],
+            3: [bad("stray_close")],
+            4: [GOOD, GOOD, bad("stray_close")],
+        }
+        found = scored(episode(*"abcde", calls=turns), step_factor=0.1, compat="rlfactory")
+        assert found.per_turn == pytest.approx({0: 0.1, 1: -0.05, 2: 0.1, 3: -0.1, 4: 0.1 / 3})
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("<answer>Goethe</answer>", 1.05),
+            ("<answer>no</answer>", 0.1),
+            ("no idea", -0.1 - 0.05),
+            ("<answer><answer>Goethe</answer>", 0.1 * -1),
+            ("<tool_call>{}</tool_call>" * 2 + "<answer>Goethe</answer>", 1.05),
+            ("<tool_call>{}</tool_call>" * 3 + "<answer>Goethe</answer>", 1.0),
+            ("<tool_call>{}</tool_call>" * 3 + "<answer>no</answer>", 0.0),
+            ("<tool_call>" + "<tool_call>{}</tool_call>" * 3 + "<answer>no</answer>", 0.1),
+            ("<think><answer>Goethe</answer></think><answer>no</answer>", 0.1),
+            ("<think><answer>Goethe</answer></think>no", -0.1 + 0.05),
+            ("<think></answer></think><answer>Goethe</answer>", 1 - 0.05),
+        ],
+    )
+    def test_rlfactorys_final_score(self, text: str, expected: float) -> None:
+        assert final_score(text, GOLDS, 0.1) == pytest.approx(expected)
+        assert scored(episode(text), step_factor=0.1, compat="rlfactory").value == pytest.approx(expected)

@@ -258,3 +258,11 @@ async def test_a_servers_tokenizer_is_compared_by_a_text(tiny: Any, tmp_path: Pa
         await teachers_module._check_same_ids(tokenizer, server, "here")
     await teachers_module._check_same_ids(tokenizer, object(), "here")
     assert "its tokenizer isn't compared with the policy's" in caplog.text
+
+
+async def test_a_teacher_that_is_down_is_asked_again_and_then_named(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teachers_module, "PAUSES", (0.0, 0.0))
+    groups = [tiny.group([1.0], seed=1)]
+    assert await Teachers({"default": Scores(failures=2)}, 1).scores(groups)
+    with pytest.raises(EngineError, match="algorithm.distillation.teachers.default: the server is down"):
+        await Teachers({"default": Scores(failures=3)}, 1).scores(groups)

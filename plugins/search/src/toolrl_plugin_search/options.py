@@ -93,6 +93,11 @@ class SearchR1Options(BaseModel, extra="forbid"):
         "read minus the share of those that couldn't, and minus a half of it where the first couldn't. 0 for none; "
         "RLFactory has 0.1.",
     )
+    compat: Literal["rlfactory"] | None = Field(
+        None,
+        description="rlfactory: its formulas as they are, with `step_factor` as factor: unreadable calls behind the "
+        "first count as good, and the form of the tags is part of the final reward. null: without that.",
+    )
 
 
 class SearchR1DataOptions(BaseModel, extra="forbid"):

@@ -1,7 +1,8 @@
 """The reward `search_r1`: the answer between `<answer>` tags against the task's, and credit for calls that can be read.
 
 With `step_factor` f each turn with n calls, e of which couldn't be read, gets (n − 2e) / n · f, and −f / 2 where the
-first can't be read, as RLFactory means it. A turn that answers gets nothing.
+first can't be read, as RLFactory means it. A turn that answers gets nothing. What RLFactory's own formulas give beyond
+that intent is for `compat: rlfactory`, to compare with a published curve.
 
 Answers are compared as in Search-R1, which does it as SQuAD does: lower case, without punctuation and articles. An
 answer of which nothing is left so, such as "A" or "+", is compared with what can be kept of it. What is judged is the
@@ -26,6 +27,8 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 STRAY_CLOSE = "stray_close"
 """The one mistake that RLFactory's parser calls `<error>`; every other one is `<empty>`."""
+MANY_CALLS = 2
+"""More calls than these cost a factor in RLFactory's final reward."""
 
 
 class SearchR1Reward:
@@ -40,7 +43,9 @@ class SearchR1Reward:
         golds, said = gold_answers(episode.task), said_answer(episode)
         right = said is not None and exact_match(said, golds)
         share = f1(said, golds) if said is not None else 0.0
-        if said is None:
+        if options.compat == "rlfactory":
+            value = final_score(episode.model_text, golds, options.step_factor)
+        elif said is None:
             value = options.missing
         else:
             reached = share if options.score == "f1" else float(right)
@@ -53,15 +58,17 @@ class SearchR1Reward:
         if factor == 0:
             return {}
         calls = {turn.index: call_items(turn) for turn in episode.turns if not answers(turn, episode)}
-        return {index: credit(items) * factor for index, items in calls.items() if items}
+        compat = self._options.compat is not None
+        return {index: credit(items, compat=compat) * factor for index, items in calls.items() if items}
 
 
-def credit(calls: Sequence[ToolCall | CallError]) -> float:
-    """Of a turn with calls: the share that could be read minus the share that couldn't; but a half off where the first
-    couldn't, unless it is a closing tag alone."""
-    if isinstance(calls[0], CallError) and calls[0].kind != STRAY_CLOSE:
+def credit(calls: Sequence[ToolCall | CallError], *, compat: bool = False) -> float:
+    """Of a turn with calls: the share that could be read minus the share that couldn't; but a half off where the
+    first couldn't, unless it is a closing tag alone. For RLFactory closing tags alone count as unreadable."""
+    first = calls[0]
+    if isinstance(first, CallError) and first.kind != STRAY_CLOSE:
         return -0.5
-    errors = sum(isinstance(call, CallError) for call in calls)
+    errors = sum(isinstance(call, CallError) and (not compat or call.kind == STRAY_CLOSE) for call in calls)
     return (len(calls) - 2 * errors) / len(calls)
 
 
@@ -140,3 +147,24 @@ def gold_answers(task: Task) -> list[str]:
             hint="Give its row an answer; the data set `search_r1` reads `golden_answers`.",
         )
     return golds
+
+
+def final_score(text: str, golds: Sequence[str], factor: float) -> float:
+    """RLFactory's value of all that the model wrote, its faults included: 1 for the right answer plus half of the form,
+    the form alone for a wrong one, and minus a factor plus half of the form for none. The form is that of all tags, in
+    thinking, too; an answer in thinking is none."""
+    form = factor if _alternate(text, "answer") else -factor
+    if _alternate(text, "tool_call") and text.count("</tool_call>") > MANY_CALLS:
+        form -= factor
+    closed, end, rest = text.rpartition("</think>")
+    said = last_answer(re.sub("<think>.*?</think>", "", closed + end, flags=re.DOTALL) + rest)
+    if said is None:
+        return -factor + 0.5 * form
+    right = normalised(said) in {normalised(gold) for gold in golds}
+    return 1.0 + 0.5 * form if right else form
+
+
+def _alternate(text: str, tag: str) -> bool:
+    """Whether opening and closing tags alternate, the first one opens and the last one closes. False for none."""
+    tags = re.findall(f"</?{tag}>", text)
+    return bool(tags) and tags == [f"<{tag}>", f"</{tag}>"] * (len(tags) // 2)

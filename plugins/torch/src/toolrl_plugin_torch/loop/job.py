@@ -8,8 +8,10 @@ from typing import Any
 
 from toolrl.assembly import Assembly
 from toolrl.config.model import Config
+from toolrl.errors import CheckpointError
 from toolrl.loop.ranks import ONE
 from toolrl.rollouts.environment import Limits
+from toolrl.runs.folder import RunFolder
 from toolrl_plugin_torch.algorithm import AlgorithmConfig
 from toolrl_plugin_torch.base_trainer import BaseTrainer
 from toolrl_plugin_torch.loop.batches import BatchSource, Demand, KeepsPosition, SynchronousBatches
@@ -131,5 +133,23 @@ async def resume(assembly: Assembly, saver: Saver) -> None:
     if assembly.resume:
         step = saver.restore()
         if assembly.ranks.first:
+            if not step:
+                _check_nothing_is_lost(assembly.folder)
             assembly.folder.rewind(step)
         await assembly.engine.update_weights(saver.trainer.weights(), step)
+
+
+def _check_nothing_is_lost(folder: RunFolder) -> None:
+    """Raise CheckpointError for a run without a checkpoint that has written one: it would start over, and what it
+    recorded would be deleted."""
+    lines = folder.metrics_lines()
+    done = max((line.step for line in lines if line.kind != "eval"), default=0)
+    before = RunFolder.open(folder.directory)  # As the process before this one left it, its config too.
+    section = before.config.get("sft" if any(line.kind == "sft" for line in lines) else "trainer")
+    every = section.get("save_every", 0) if isinstance(section, dict) else 0
+    if done and ((isinstance(every, int) and 0 < every < done) or before.summary().get("status") == "finished"):
+        raise CheckpointError(
+            f"there is no checkpoint, and the run has done {done} steps, which left one: it is elsewhere, or deleted",
+            where=str(folder.checkpoints),
+            hint="Bring it back, or start over by --overwrite, which deletes what was recorded too.",
+        )

@@ -27,6 +27,8 @@ from toolrl_plugin_torch.policy import PolicyModel, load_policy
 from toolrl_plugin_torch.sharding.rank_rollout import Rank0Rollout
 
 _log = logging.getLogger(__name__)
+PAUSES = (1.0, 10.0, 60.0)
+"""Seconds before each further attempt to score a trajectory."""
 _WHERE = "algorithm.distillation.teachers"
 _TEXT = "Hello, world! 3.14 × 271828 = ∞\n\tdef f(x):\n    return x ** 2  # été 你好\n"
 _Scores = Mapping[tuple[str, int], tuple[float, ...]]
@@ -73,18 +75,25 @@ class Teachers:
     async def _score(self, episode: Episode, place: int) -> tuple[float, ...]:
         name = str(self._of(episode))
         it = episode.trajectories[place]
-        try:
-            return await self._ask(self.engines[name], it)
-        except EngineError as error:
-            error.where = error.where or f"{_WHERE}.{name}"
-            raise
+        for pause in (*PAUSES, None):
+            try:
+                return await self._ask(self.engines[name], it)
+            except EngineError as error:
+                if pause is None:
+                    error.where = error.where or f"{_WHERE}.{name}"
+                    raise
+                _log.warning("%s.%s: %s; asked again in %g s", _WHERE, name, error.message, pause)
+                await asyncio.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
 
     @staticmethod
     async def _ask(engine: ScoresTokens, it: Trajectory) -> tuple[float, ...]:
         start, end = it.loss_mask.index(1), len(it.loss_mask) - it.loss_mask[::-1].index(1)
         values = list(await engine.score(it.ids[:end], start, media=it.media))
-        if not all(map(math.isfinite, values)):  # NaN stands for a token that no teacher scored.
-            raise EngineError("the teacher gave log-probabilities that aren't finite")
+        if len(values) != end - start or not all(map(math.isfinite, values)):
+            raise EngineError(
+                f"the teacher gave {len(values)} log-probabilities of {end - start} tokens, or not finite"
+            )
         sampled = [value if bit else 0.0 for value, bit in zip(values, it.loss_mask[start:end], strict=True)]
         return (*[0.0] * start, *sampled, *[0.0] * (len(it.ids) - end))
 
