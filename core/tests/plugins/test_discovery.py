@@ -37,7 +37,7 @@ def _plugin(registry: Registry, name: str) -> PluginInfo:
 def test_each_trouble_has_its_status_reason_and_next_command(troubled_site, load) -> None:
     registry = load(troubled_site)
     expected = {
-        "missing_module": ("broken", "No module named 'no_such_module_xyz'", "toolrl doctor missing_module"),
+        "missing_module": ("broken", "No module named 'no_such_module_xyz'", "pip install no_such_module_xyz"),
         "raising": ("broken", "RuntimeError: boom at import", "toolrl doctor raising"),
         "exiting": ("broken", "SystemExit: 3", "toolrl doctor exiting"),
         "bad_syntax": ("broken", "SyntaxError", "toolrl doctor bad_syntax"),

@@ -134,17 +134,17 @@ def import_plugin(plugin: PluginInfo) -> tuple[ModuleType | None, PluginInfo]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a plugin's fault must not end the program
-        return None, broken(plugin, error)
+        return None, broken(plugin, error, hint=_import_hint(error, plugin))
 
 
-def broken(plugin: PluginInfo, error: BaseException) -> PluginInfo:
+def broken(plugin: PluginInfo, error: BaseException, *, hint: str = "") -> PluginInfo:
     """The plugin marked as broken by an exception, whose traceback is kept."""
     import traceback  # Only on the way to an error.
 
     return plugin.unusable(
         "broken",
         f"{type(error).__name__}: {_line(error)}" if str(error) else type(error).__name__,
-        f"toolrl doctor {plugin.name} shows the traceback.",
+        hint or f"toolrl doctor {plugin.name} shows the traceback.",
         "".join(traceback.format_exception(error)).rstrip(),
     )
 
@@ -152,3 +152,12 @@ def broken(plugin: PluginInfo, error: BaseException) -> PluginInfo:
 def _line(error: BaseException) -> str:
     """The message in one line."""
     return " ".join(str(error).split())
+
+
+def _import_hint(error: BaseException, plugin: PluginInfo) -> str:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    package = error.name.partition(".")[0]
+    if package == plugin.module.partition(".")[0]:
+        return f"pip install --force-reinstall {plugin.distribution}"
+    return f"pip install {package} (or what else brings the module {package!r})"

@@ -5,12 +5,14 @@ A run's folder (`RUN`, `RUN:best`, `RUN:30`), a folder in Hugging Face layout, o
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from toolrl.errors import CheckpointError, DataError
-from toolrl.loop.checkpoints import find_checkpoint, list_checkpoints
+from toolrl.errors import DataError
+from toolrl.loop.checkpoints import list_checkpoints
 from toolrl.runs.folder import run_and_checkpoint
 from toolrl_common.hub import check_on_hub
 
@@ -22,13 +24,7 @@ _TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece", "merges")
 def missing_model(path: str) -> str | None:
     """The problem of a model that is missing or can't be read; None where a run can load it."""
     if (found := run_and_checkpoint(path)) is not None:
-        if not list_checkpoints(found[0] / "checkpoints"):
-            return f"model.path: the run {str(found[0])!r} has no checkpoint yet"
-        try:
-            find_checkpoint(found[0] / "checkpoints", found[1])
-        except CheckpointError as error:
-            return f"model.path: {path!r}: {error.message}. {error.hint}"
-        return None
+        return _missing_checkpoint(*found)
     return broken_model(path) or missing_on_hub(path)
 
 
@@ -59,35 +55,79 @@ def _is_missing_folder(source: str) -> bool:
     return like_a_path or Path(path.parts[0]).is_dir()
 
 
+def _missing_checkpoint(run: Path, name: str) -> str | None:
+    """The problem of a run without a checkpoint of this name: `last`, `best`, or a step's."""
+    folder = run / "checkpoints"
+    there = [path.name for path in list_checkpoints(folder)]
+    step = name.removeprefix("step-")
+    if not there and not (name == "best" and (folder / "best.json").is_file()):
+        return f"model.path: the run {str(run)!r} has no checkpoint yet"
+    if name == "best":
+        found, what = (folder / "best.json").is_file(), "best checkpoint, which trainer.keep_best keeps"
+    else:
+        found = name == "last" or (step.isdecimal() and f"step-{int(step):06d}" in there)
+        what = f"checkpoint {name!r}"
+    return None if found else f"model.path: the run {str(run)!r} has no {what}; there are: {', '.join(there)}"
+
+
 def _faults(folder: Path) -> Iterator[str]:
-    """What a model's folder lacks: a config, weights, a tokenizer. Raises OSError."""
+    """What a model's folder lacks: a config, whole weights, a tokenizer. Raises OSError."""
     inside = sorted(path.name for path in folder.iterdir())
     holds = f"; it holds: {', '.join(inside[:12]) or 'nothing'}"
     config = next((folder / name for name in _CONFIGS if name in inside), None)
     if config is None:
         yield f"it has no config.json{holds}"
         return
-    try:
-        base = json.loads(config.read_bytes()).get("base_model_name_or_path")
-    except (ValueError, AttributeError, RecursionError) as error:
-        yield f"{config.name} is no JSON object: {error}"
-        return
+    yield from _not_an_object(config)
+    yield from _broken_weights(folder, inside)
     if not any(name.endswith((".safetensors", ".bin")) for name in inside):
         yield f"it has no weights, model.safetensors{holds}"
-    if config.name == "config.json" and not any(name.startswith(_TOKENIZERS) for name in inside):
+    if config.name == _CONFIGS[1]:
+        yield from _broken_base(json.loads(config.read_bytes()).get("base_model_name_or_path"))
+    elif not any(name.startswith(_TOKENIZERS) for name in inside):
         yield f"it has no tokenizer{holds}"
-    if config.name == "adapter_config.json":
-        yield from _broken_base(str(base))
 
 
-def _broken_base(base: str) -> Iterator[str]:
+def _broken_base(base: Any) -> Iterator[str]:
     """The problem of the model that an adapter was made for."""
-    if (Path(base) / "adapter_config.json").exists():
+    if not isinstance(base, str) or not base:
+        yield "adapter_config.json doesn't say which model it was made for: write it into base_model_name_or_path"
+    elif (Path(base) / _CONFIGS[1]).exists():
         yield f"its base_model_name_or_path is an adapter itself, {base!r}: merge that one first, by `toolrl export`"
     elif (problem := _problem(base)) is not None:
         yield problem
     elif (problem := missing_on_hub(base)) is not None:
         yield problem.removeprefix("model.path: ")
+
+
+def _not_an_object(file: Path) -> Iterator[str]:
+    try:
+        if not isinstance(json.loads(file.read_bytes()), dict):
+            yield f"{file.name} holds no JSON object"
+    except (ValueError, RecursionError) as error:
+        yield f"{file.name} is no JSON: {error}"
+
+
+def _broken_weights(folder: Path, inside: Sequence[str]) -> Iterator[str]:
+    """Which safetensors file of a folder is missing or cut off."""
+    index = folder / "model.safetensors.index.json"
+    if index.name in inside:
+        yield from _not_an_object(index)
+        shards = json.loads(index.read_bytes()).get("weight_map", {})
+        lacking = sorted({str(name) for name in shards.values()} - set(inside)) if isinstance(shards, dict) else []
+        if lacking:
+            yield f"{index.name} names {lacking[0]}, which isn't there"
+    if importlib.util.find_spec("safetensors") is None:
+        return
+    from safetensors import SafetensorError, safe_open
+
+    for name in inside:
+        if name.endswith(".safetensors"):
+            (folder / name).open("rb").close()  # safetensors reports an unreadable file as missing
+            try:
+                safe_open(folder / name, framework="np")  # reads the header, and compares it with the file's size
+            except (SafetensorError, OSError) as error:
+                yield f"{name} is broken or cut off ({error}); copy or download it again"
 
 
 def missing_on_hub(source: str) -> str | None:
