@@ -1,9 +1,11 @@
-"""Builds a component that a config names."""
+"""Builds a component that a config names, and checks that it follows the protocol of its kind."""
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
+from toolrl import protocols
 from toolrl.component import Component
 from toolrl.config.components import check_options, replaced_kinds
 from toolrl.config.frame import ComponentUse
@@ -13,6 +15,8 @@ from toolrl.kinds import KINDS
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext, TrainerBackend
 from toolrl.tools.toolset import as_toolset
+
+_MACHINERY = ("__init__", "__subclasshook__")
 
 
 def build_component(registry: Registry, kind: str, use: ComponentUse, context: BuildContext, where: str) -> Any:
@@ -31,19 +35,22 @@ def build_component(registry: Registry, kind: str, use: ComponentUse, context: B
 def call_target(
     kind: str, name: str, component: Component[Any], options: Any, context: BuildContext, where: str
 ) -> Any:
-    """Call a component's target with checked options. Raises as `build_component`."""
+    """Call a component's target with checked options, and check that the result follows the protocol of its kind.
+    Raises as `build_component`."""
     target = component.load()
     label = f"{KINDS[kind].label} {name!r}"
     try:
         if kind == "tools":
             return as_toolset(target, options, context)
-        return target(options, context)
+        built = target(options, context)
     except ToolrlError:
         raise
     except Exception as error:
         raise ComponentLoadError(
             f"{label} can't be built: {type(error).__name__}: {error}", where=where or None
         ) from error
+    _check_protocol(kind, label, built, where)
+    return built
 
 
 def trainer_component(registry: Registry, name: str = "torch") -> Component[TrainerBackend]:
@@ -86,3 +93,22 @@ def check_trainable(registry: Registry, config: Config) -> None:
 def engine_options(registry: Registry, config: Config) -> Any:
     """The engine's checked options."""
     return check_options(registry.get("engines", config.engine.use).component, config.engine.options)[0]
+
+
+def _check_protocol(kind: str, label: str, built: Any, where: str) -> None:
+    """Raises ComponentLoadError where the built object lacks a method of its kind."""
+    missing = {name: _missing(built, getattr(protocols, name)) for name in KINDS[kind].protocols}
+    if all(missing.values()):
+        protocol, methods = next(iter(missing.items()))
+        raise ComponentLoadError(
+            f"{label} gave a {type(built).__name__} without {', '.join(methods)}",
+            where=where or None,
+            hint=f"It must follow toolrl.protocols.{protocol}.",
+        )
+
+
+def _missing(built: Any, protocol: type) -> list[str]:
+    """The methods of a protocol that an object lacks."""
+    methods = (FunctionType, staticmethod)
+    wanted = [name for name, it in vars(protocol).items() if isinstance(it, methods) and name not in _MACHINERY]
+    return [name for name in wanted if not callable(getattr(built, name, None))]

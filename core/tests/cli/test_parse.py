@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from types import ModuleType
 
@@ -79,18 +80,27 @@ def lines(capsys):
 
 
 def test_a_text_is_listed(capsys):
-    assert main(["parse", "--parser", "toy", "call IT <answer>4</answer>"]) == 0
+    assert main(["parse", "--parser", "toy", "call IT <answer>4</answer>", "--stopped-by", "x"]) == 0
     shown = capsys.readouterr().out
     assert "call   [0:0] IT {}" in shown
+    assert "unclosed (x): Two\n       lines." in shown
     assert "answer    '4'" in shown
 
 
-def test_a_text_as_json(capsys):
-    arguments = ["--option", "shout=true", "--json"]
+def test_a_text_as_json(capsys, tmp_path):
+    tools = tmp_path / "tools.json"
+    tools.write_text('[{"name": "IT"}]', encoding="utf-8")
+    arguments = ["--option", "shout=true", "--tools", str(tools), "--json"]
     assert main(["parse", "--parser", "demo/toy", "call IT", *arguments]) == 0
     (facts,) = lines(capsys)
-    assert facts["items"] == [{"name": "IT!", "arguments": {}}]
+    assert facts["items"] == [{"name": "IT!", "arguments": {"known": True}}]
     assert set(facts) == {"items", "content", "answer", "seconds"}
+
+
+def test_standard_input(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("call IT"))
+    assert main(["parse", "--parser", "toy", "-", "--json"]) == 0
+    assert lines(capsys)[0]["content"] == "call IT"
 
 
 def test_cases_of_this_parser_and_of_none_are_run(capsys, cases):
@@ -143,6 +153,54 @@ def test_the_answer_flag_runs_its_own_cases(capsys, cases):
     assert [line["id"] for line in lines(capsys)] == ["any", "flag"]
 
 
+def test_a_line_that_is_no_case_loses_no_other(capsys, tmp_path):
+    path = tmp_path / "cases.jsonl"
+    rows = ['{"id": "a", "text": "IT"}', "{oops", '{"id": "b"}', '{"parser": "third"}', "[]", '{"id": "c", "text": ""}']
+    path.write_text("\n".join(rows), encoding="utf-8")
+    assert main(["parse", "--parser", "toy", "--cases", str(path), "--json"]) == 1
+    captured = capsys.readouterr()
+    shown = [json.loads(line) for line in captured.out.splitlines()]
+    assert [line["id"] for line in shown] == ["a", "2", "b", "5", "c"]
+    assert ["error" in line for line in shown] == [False, True, True, True, False]
+    assert shown[1]["error"]["where"] == f"{path}:2"
+    assert "2 cases run, 1 of other parsers skipped, lines that are no case: 3" in captured.err
+    assert f"{path}:3: a case lacks 'text'" in captured.err
+    assert main(["parse", "--parser", "toy", "--cases", str(path), "--check"]) == 1
+    assert f"{path}:5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--cases", "missing.jsonl"], ["--cases", "missing.jsonl", "--option", "x"]])
+def test_with_json_the_lines_of_cases_stand_alone(capsys, arguments):
+    assert main(["parse", "--parser", "toy", "--json", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+
+
+def test_half_a_surrogate_pair_can_be_shown(capsys, tmp_path):
+    path = tmp_path / "cases.jsonl"
+    path.write_text(json.dumps({"id": "\ud800", "text": "A\ud800"}), encoding="utf-8")
+    assert main(["parse", "--parser", "toy", "--cases", str(path)]) == 0
+    assert "call   [0:0] A\\ud800 {}" in capsys.readouterr().out
+    assert main(["parse", "--parser", "toy", "--cases", str(path), "--json"]) == 0
+    assert lines(capsys)[0]["content"] == "A\ud800"
+
+
+def test_check_fails_on_a_difference(capsys, cases):
+    assert main(["parse", "--parser", "toy", "--cases", cases(), "--check"]) == 0
+    wrong = {"id": "wrong", "text": "no", "expected": [{"name": "X", "arguments": {}}]}
+    assert main(["parse", "--parser", "toy", "--cases", cases(wrong), "--check"]) == 1
+    shown = capsys.readouterr().err
+    assert "wrong\n  items: expected [{'name': 'X'" in shown
+    assert "3 cases run, 2 of other parsers skipped, 1 wrong" in shown
+
+
+def test_a_debatable_difference_is_told_and_no_failure(capsys, cases):
+    row = {"id": "moot", "text": "no", "expected": [{"error": "empty"}], "debatable": True, "alternatives": ["[]"]}
+    assert main(["parse", "--parser", "toy", "--cases", cases(row), "--check"]) == 0
+    assert "moot (debatable; also possible: [])" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -151,6 +209,7 @@ def test_the_answer_flag_runs_its_own_cases(capsys, cases):
         (["--parser", "toy", "x", "--option", "shout=[1"], "YAML"),
         (["--parser", "toy", "x", "--option", "whisper=1"], "whisper"),
         (["--parser", "toy", "x", "--end-flag", "("], "--end-flag"),
+        (["--parser", "toy", "x", "--tools", "missing.json"], "missing.json"),
         (["--parser", "toy", "--cases", "missing.jsonl"], "missing.jsonl"),
     ],
 )
@@ -159,3 +218,10 @@ def test_mistakes_are_told(capsys, arguments, words):
     shown = capsys.readouterr().err
     assert words in shown
     assert "Traceback" not in shown
+
+
+def test_no_case_for_the_parser_is_an_error(capsys, tmp_path):
+    path = tmp_path / "cases.jsonl"
+    path.write_text('{"text": "", "parser": "third"}', encoding="utf-8")
+    assert main(["parse", "--parser", "toy", "--cases", str(path)]) == 1
+    assert "no case is for the parser 'toy'" in capsys.readouterr().err

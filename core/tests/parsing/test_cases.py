@@ -84,13 +84,26 @@ def test_content_answer_and_time_are_compared_where_given(tmp_path):
     assert len(check(tmp_path, parser, text=text, content="", answer=None, max_seconds=-1)) == 3
 
 
-BAD = ["{", "[]", '{"id": "x"}', '{"text": 5}', '{"text": "", "tools": [{}]}', '{"text_parts": [["a", "b"]]}']
+BAD = ["{", "[]", '"x"', '{"id": "x"}', '{"text": 5}', '{"text": null}', '{"text": "", "tools": [{}]}', "[" * 100_000,
+       '{"text": "", "tools": ["f"]}', '{"text": "", "stopped_by": 5}', '{"text": "", "parser": []}',
+       '{"text_parts": [["a", "b"]]}', '{"text_parts": [["ab", 9000000000000000000]]}']  # fmt: skip
 
 
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_line_is_named(tmp_path, line):
     path = tmp_path / "bad.jsonl"
     path.write_text(f'{{"text": ""}}\n{line}\n', encoding="utf-8")
-    with pytest.raises(DataError) as caught:
-        list(read_cases(path))
-    assert (caught.value.where or "").endswith("bad.jsonl:2")
+    first, wrong = read_cases(path)
+    assert first.problem is None
+    assert (wrong.problem.where or "").endswith("bad.jsonl:2")
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "mark.jsonl"
+    path.write_text('{"text": null, "text_parts": [["a", 1]]}', encoding="utf-8-sig")
+    assert [case.text for case in read_cases(path)] == ["a"]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"none\.jsonl"):
+        list(read_cases(tmp_path / "none.jsonl"))

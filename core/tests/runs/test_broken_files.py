@@ -24,6 +24,10 @@ MakeRun = Callable[..., RunFolder]
 MakeEpisode = Callable[..., Episode]
 
 
+def fill(file: Path) -> None:
+    file.write_bytes(b"\x00\xff\xfe nonsense\n{}\n[1]\n")
+
+
 class FullDisk:
     """A file of which only some bytes still find room."""
 
@@ -61,6 +65,26 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Full()
 
 
+def test_lines_that_a_full_disk_had_no_room_for_are_written_with_the_next(tmp_path: Path, full: Any) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append(StepReport(1, "train", {}))
+    with full:
+        for step in (2, 3):
+            with pytest.raises(OSError, match="No space"):
+                log.append(StepReport(step, "train", {"a": 1.0}))
+    assert [line.step for line in MetricsLog(log.path).read()] == [1]
+    log.append(StepReport(2, "train", {"a": 2.0}))
+    log.append(StepReport(4, "train", {}))
+    assert [(line.step, line.metrics.get("a")) for line in MetricsLog(log.path).read()] == [
+        *((1, None), (2, 2.0), (3, 1.0), (4, None))
+    ]
+    with full, pytest.raises(OSError, match="No space"):
+        log.append(StepReport(5, "train", {}))
+    log.write_waiting()
+    log.write_waiting()
+    assert [line.step for line in MetricsLog(log.path).read()] == [1, 2, 3, 4, 5]
+
+
 def test_a_torn_line_of_texts_costs_no_later_one(tmp_path: Path, full: Any) -> None:
     folder = RunFolder.create(tmp_path / "r", {}, total_steps=1)
     folder.add_tokens({1: "a"})
@@ -95,3 +119,44 @@ def test_episodes_that_a_full_disk_cut_off_stay_and_later_ones_are_kept(
     assert [(stored.step, stored.episode.index) for stored in store.episodes()] == [(1, 0), (2, 1)]
 
 
+@pytest.mark.parametrize("name", ["summary.json", "tokens.jsonl", "config.yaml", "episodes/000001-train.jsonl.gz"])
+def test_a_run_goes_on_beside_a_broken_file(
+    make_run: MakeRun, make_episode: MakeEpisode, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = make_run().directory
+    fill(directory / name)
+    before = (directory / name).read_bytes()
+    folder = RunFolder.create(directory, {"new": 1}, total_steps=3, resume=True)
+    folder.rewind(2)
+    recorder = RunRecorder(folder, token_pieces=lambda ids: ["x"] * len(ids))
+    with caplog.at_level(logging.WARNING):
+        recorder.toolrl_run_start(folder)
+    assert ("summary.json: not JSON" in caplog.text) == (name == "summary.json")
+    recorder.toolrl_episode_end(folder, make_episode(7))
+    try:
+        recorder.toolrl_step_end(folder, StepReport(3, "train", {"loss": 0.5}))
+        recorder.toolrl_run_end(folder, None)
+    except DataError as error:
+        assert name in str(error.where)  # noqa: PT017 - what needs the file says so
+    folder.close()
+    metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["kind"]) for line in metrics] == [(0, "eval"), (1, "train"), (2, "train"), (3, "train")]
+    assert json.loads((directory / "summary.json").read_text())["resumed_at"] == [2]
+    kept = {"config.yaml": "config.before-1.yaml"}.get(name, name)
+    assert name == "summary.json" or (directory / kept).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a: " + "[" * 50_000, id="nested deep"),
+        pytest.param("- 1\n", id="no mapping"),
+    ],
+)
+def test_a_config_that_can_not_be_read_is_named(text: str, make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run().directory
+    (run / "config.yaml").write_text(text)
+    assert main(["status", str(run)]) == 1
+    error = capsys.readouterr().err
+    assert "config.yaml" in error
+    assert "Traceback" not in error

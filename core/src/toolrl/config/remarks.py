@@ -22,7 +22,7 @@ DATA = ("data.train", "data.eval", "sft.data")
 
 def remarks(config: Config, registry: Registry) -> list[str]:
     """A line each, with its place in the config."""
-    parts = (_evaluation, _sampling, _refused_by_train)
+    parts = (_evaluation, _rewards, _sampling, _refused_by_train)
     return [
         *config.old_keys,
         *(line for part in parts for line in part(config)),
@@ -97,6 +97,15 @@ _EVALUATED = (
     "tokens/sampled", "tokens/prompt", "time/generate", "time/tools", "time/longest", "time/eval", "errors/rate",
 )  # fmt: skip
 """Metrics of every evaluation."""
+
+
+def _rewards(config: Config) -> list[str]:
+    lines = []
+    for name, environment in config.environments.items():
+        if not environment.rewards and environment.harness is None and config.algorithm.distillation is None:
+            given = "only what its tools give counts" if environment.tools else "nothing is learned from its episodes"
+            lines.append(f"environments.{name}: it has no reward function, so {given}; add `rewards:`")
+    return lines
 
 
 def _sampling(config: Config) -> list[str]:

@@ -42,6 +42,8 @@ class Case:
     prefilled_thinking: bool = False
     wanted: Mapping[str, Any] = field(default_factory=dict)
     """The line itself: what was expected, and notes."""
+    problem: DataError | None = None
+    """What is wrong with a line that is no case, with file and line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class CaseOutcome:
 
 
 def read_cases(path: str | Path) -> Iterator[Case]:
-    """The cases of a file. Raises DataError for one that can't be read, and for a line that is none."""
+    """The cases of a file; a line that is none has a `problem`. Raises DataError for a file that can't be read."""
     try:
         with Path(path).open(encoding="utf-8-sig") as lines:
             for number, line in enumerate(lines, 1):
@@ -118,24 +120,43 @@ def _item_differences(wanted: Mapping[str, Any], items: list[dict[str, Any]]) ->
 
 
 def _case(line: str, where: str, number: int) -> Case:
+    row: Any = None
     try:
         row = json.loads(line)
+        if not isinstance(row, dict):
+            raise TypeError(f"expected a JSON object, got {type(row).__name__}")
         return Case(
             id=str(row.get("id", number)),
             text=_text(row),
-            parser=row.get("parser"),
+            parser=_string(row, "parser"),
             tools=tuple(ToolSpec.from_function(tool) for tool in row.get("tools") or ()),
-            stopped_by=row.get("stopped_by"),
+            stopped_by=_string(row, "stopped_by"),
             prefilled_thinking=bool(row.get("prefilled_thinking", False)),
             wanted=row,
         )
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise DataError(f"no case can be read here: {type(error).__name__}: {error}", where=where) from error
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError) as error:
+        problem = DataError(f"no case can be read here: {error or type(error).__name__}", where=where)
+    except KeyError as error:
+        hint = "A case needs `text` or `text_parts`, and each of its tools a `name`."
+        problem = DataError(f"a case lacks {error}", where=where, hint=hint)
+    given = row if isinstance(row, dict) else {}
+    parser = given.get("parser")
+    parser = parser if isinstance(parser, str) else None
+    return Case(str(number), "", parser, wanted=given, problem=problem)
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    if "text_parts" in row:
+    text = row.get("text")
+    if text is None and "text_parts" in row:
         return "".join([piece * count for piece, count in row["text_parts"]])
-    if not isinstance(row["text"], str):
-        raise TypeError(f"text is {type(row['text']).__name__}, expected a string")
-    return row["text"]
+    if not isinstance(text, str):
+        _ = row["text"]
+        raise TypeError(f"text is {type(text).__name__}, expected a string")
+    return text
+
+
+def _string(row: Mapping[str, Any], key: str) -> str | None:
+    value = row.get(key)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{key} is {type(value).__name__}, expected a string or null")
+    return value

@@ -50,6 +50,8 @@ class MetricsLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._keys: set[tuple[int, str]] | None = None
+        self._waiting: list[MetricsLine] = []
+        """Not on the disk yet."""
 
     def read(self) -> list[MetricsLine]:
         """All lines in the order they were written; none where there is no file yet."""
@@ -63,20 +65,31 @@ class MetricsLog:
             raise DataError(f"a line isn't a step's metrics: {error!r}", where=str(self.path)) from error
 
     def append(self, report: StepReport, episodes: int = 0) -> MetricsLine:
-        """Add a step's line and put it on the disk. A step that the file holds already is replaced."""
+        """Add a step's line and put it on the disk. A step that the file holds already is replaced. Where this raises,
+        the line is kept and written with the next."""
         line = MetricsLine(report.step, report.kind, time.time(), episodes, dict(report.metrics))
-        key = (line.step, line.kind)
-        if self._keys is None or key in self._keys:
+        self._waiting.append(line)
+        self.write_waiting()
+        return line
+
+    def write_waiting(self) -> None:
+        """Write the lines that the disk had no room for, if there are any."""
+        if not self._waiting:
+            return
+        new = {(line.step, line.kind): line for line in self._waiting}
+        if self._keys is None:
             # What an earlier process or a full disk left may end in a torn line: rewriting drops it.
-            self._rewrite(old for old in self.read() if (old.step, old.kind) != key)
+            self._rewrite(self.read())
         assert self._keys is not None
-        keys, self._keys = self._keys, None  # Unknown until the line is on the disk.
+        if new.keys() & self._keys:
+            self._rewrite(old for old in self.read() if (old.step, old.kind) not in new)
+        keys, self._keys = self._keys, None  # Unknown until all of it is on the disk.
         with self.path.open("ab") as file:
-            file.write(json_line(line.to_record()))
+            file.write(b"".join(json_line(line.to_record()) for line in new.values()))
             file.flush()
             os.fsync(file.fileno())
-        self._keys = keys | {key}
-        return line
+        self._keys = keys | new.keys()
+        self._waiting.clear()
 
     def rewind(self, step: int) -> None:
         """Drop the lines of later steps."""

@@ -6,15 +6,19 @@ on the disk.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from toolrl.errors import DataError
 from toolrl.protocols import RunInfo, StepReport
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.metrics import describe_error, status_of
 from toolrl.types import Episode
+
+_log = logging.getLogger(__name__)
 
 TokenPieces = Callable[[Sequence[int]], Sequence[str]]
 """The text of each of these token ids by itself, in their order."""
@@ -48,7 +52,7 @@ class RunRecorder:
 
     def toolrl_run_start(self, run: RunInfo) -> None:
         """Write the summary of a running run."""
-        earlier = self._folder.summary() if self._folder.start_step else {}
+        earlier = self._earlier() if self._folder.start_step else {}
         self._before = float(earlier.get("seconds", 0.0))
         self._started = self._clock()
         self._facts = {"started": earlier.get("started", _now())}
@@ -81,6 +85,7 @@ class RunRecorder:
             self._folder.close()
             return
         try:
+            self._folder.metrics.write_waiting()
             if error is not None:
                 self._facts["error"] = {key: self._hide(text) for key, text in describe_error(error).items()}
             self._facts["ended"] = _now()
@@ -88,6 +93,14 @@ class RunRecorder:
             self._keep_tokens()
         finally:
             self._folder.close()
+
+    def _earlier(self) -> dict[str, Any]:
+        """The summary of the process before. It only holds when the run began, so a broken one is no error."""
+        try:
+            return self._folder.summary()
+        except DataError as error:
+            _log.warning("the summary is written anew: %s", error)
+            return {}
 
     def _keep_tokens(self) -> None:
         new = sorted(self._new_tokens - self._folder.known_tokens()) if self._new_tokens else []

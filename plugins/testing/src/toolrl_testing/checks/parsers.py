@@ -100,6 +100,8 @@ def check_cases(parser: ToolParser, path: str | Path, name: str) -> None:
     """Each case of a file that names the parser `name` is read as it expects; how long that takes doesn't count."""
     found, run = {}, 0
     for case in read_cases(path):
+        if case.problem is not None:
+            raise case.problem
         if case.parser == name:
             run += 1
             lines = differences(case, run_case(parser, EndFlags(["answer"]), case))
