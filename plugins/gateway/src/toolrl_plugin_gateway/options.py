@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from toolrl.config.frame import OldNames
 
 
 class HarnessOptions(BaseModel):
@@ -41,6 +43,8 @@ class PythonOptions(HarnessOptions):
 
 class CommandOptions(HarnessOptions):
     """Options of the harness `command`."""
+
+    old_names: ClassVar[OldNames] = {"keep_folders": None}
 
     command: str | list[str] = Field(
         description="What plays an episode: words, or a text that is split as a shell does; no shell runs it. "

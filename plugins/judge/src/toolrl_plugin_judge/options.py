@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from toolrl.config.frame import OldNames
 from toolrl.config.tool_policy import BreakerOptions, RetryOptions
 from toolrl_common.chat_api import ApiOptions
 
@@ -14,6 +15,8 @@ TEMPLATE_FIELDS = ("question", "answer", "response", "rubric", "format")
 
 class JudgeOptions(ApiOptions):
     """Options of the reward `llm_judge`."""
+
+    old_names: ClassVar[OldNames] = {"cache_dir": None, "seed": None}
 
     rubric: str | None = Field(
         None,

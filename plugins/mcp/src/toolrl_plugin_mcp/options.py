@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from toolrl.config.frame import OldNames
 from toolrl_plugin_mcp.server_options import ServerOptions
 
 
@@ -41,6 +42,7 @@ class McpOptions(BaseModel):
     """Options of the toolset `mcp`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    old_names: ClassVar[OldNames] = {"max_result_chars": None, "max_message_bytes": None, "images": None}
 
     servers: dict[str, ServerOptions] = Field(
         default_factory=dict, description="The servers by name, each as an entry of `mcpServers`."

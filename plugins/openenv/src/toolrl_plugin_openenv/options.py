@@ -98,6 +98,8 @@ class ReconnectOptions(BaseModel):
 class OpenEnvOptions(EpisodeOptions):
     """Options of the toolset `openenv`."""
 
+    old_names: ClassVar[OldNames] = {"max_message_bytes": None}
+
     url: str | None = Field(
         None,
         pattern=r"\A(https?|wss?)://[^/\s]+",

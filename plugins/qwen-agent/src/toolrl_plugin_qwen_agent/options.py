@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from toolrl.config.frame import OldNames
 from toolrl.errors import ConfigError
 
 
 class QwenAgentOptions(BaseModel, extra="forbid", frozen=True):
     """Options of the toolset `qwen_agent`."""
+
+    old_names: ClassVar[OldNames] = {"images": None}
 
     tools: list[str | dict[str, Any]] = Field(
         min_length=1,

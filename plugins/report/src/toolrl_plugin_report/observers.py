@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolrl.config.frame import OldNames
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, RunInfo, StepReport
 from toolrl.runs.episodes import EpisodeStore
@@ -53,6 +54,7 @@ class TensorboardOptions(BaseModel):
     """Options of `tensorboard`."""
 
     model_config = ConfigDict(extra="forbid")
+    old_names: ClassVar[OldNames] = {"flush_seconds": None}
 
     directory: str | None = Field(
         None, description="Folder of event files; None for `tensorboard` in the run's folder."

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from toolrl.config.frame import OldNames
 from toolrl_common.http_client import service_url
 
 MAX_TOPK = 1000
@@ -29,6 +30,8 @@ def _address(url: str) -> str:
 
 class SearchOptions(BaseModel, extra="forbid"):
     """Options of the tools `search` and `query_rag`."""
+
+    old_names: ClassVar[OldNames] = {"batch_wait": None, "batches_at_once": None}
 
     index: str | None = Field(
         None,

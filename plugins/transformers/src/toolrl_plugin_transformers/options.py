@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolrl.config.frame import OldNames
+
 if TYPE_CHECKING:
     from toolrl.config.model import RolloutConfig
 
@@ -14,6 +16,7 @@ class TransformersEngineOptions(BaseModel):
     """How the engine batches and how much it keeps. The defaults suit a CPU and a GPU."""
 
     model_config = ConfigDict(extra="forbid")
+    old_names: ClassVar[OldNames] = {"own_weights": None, "share_prefixes": None}
     scores_tokens: ClassVar = True
 
     max_batch: int = Field(128, ge=1, description="Episodes that decode at once; the others wait for a place.")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from toolrl.config.frame import OldNames
 from toolrl.errors import ConfigError
 
 OWNED = {
@@ -38,6 +39,7 @@ class VllmEngineOptions(BaseModel):
     """How vLLM batches, how much it keeps, and how its weights are checked."""
 
     model_config = ConfigDict(extra="forbid")
+    old_names: ClassVar[OldNames] = {"lora": None, "prefill_tokens": None, "block_size": None, "eager": None}
     scores_tokens: ClassVar = True
 
     max_batch: int | None = Field(
@@ -154,6 +156,7 @@ class OpenaiEngineOptions(BaseModel):
     """Which server to ask, and what it can do."""
 
     model_config = ConfigDict(extra="forbid")
+    old_names: ClassVar[OldNames] = {"on_update": None, "server_logprobs": None}
     scores_tokens: ClassVar = True
 
     url: str = Field(pattern="^https?://", description="The server's address, such as http://127.0.0.1:8000.")
