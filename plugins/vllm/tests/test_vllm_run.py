@@ -60,7 +60,7 @@ def one_tensor_wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     right, times = PolicyWeights.tensors, []
 
-    def wrong(self: PolicyWeights, *, merged: bool) -> Iterator[tuple[str, Any]]:
+    def wrong(self: PolicyWeights, *, merged: bool = True) -> Iterator[tuple[str, Any]]:
         times.append(1)
         for name, tensor in right(self, merged=merged):
             bad = len(times) == 3 and name == "model.layers.1.mlp.down_proj.weight"
