@@ -125,10 +125,12 @@ async def test_a_marked_retry_gets_the_answer_that_is_there_or_on_its_way(rig: A
         replayed = await create(**ask, extra_headers=again)
         fresh = await create(**ask)
         other = await create(**{**ask, "messages": HELLO * 2}, extra_headers=again)
+        models = [it.id async for it in await api.models.list()]
 
     assert first.id == joined.id == replayed.id
     assert [it.choices[0].message.content for it in (first, fresh, other)] == ["one", "two", "three"]
     assert session.counts["replayed"] == 2
+    assert models == ["agent"]
 
 
 async def test_a_client_that_leaves_cancels_its_generation(rig: Any) -> None:

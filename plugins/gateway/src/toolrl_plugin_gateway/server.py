@@ -1,6 +1,6 @@
 """The HTTP server in front of the rollout engine: a request names its episode by a key, and its model answers.
 
-Served are `/v1/chat/completions`, `/v1/responses` and `/v1/messages`; `POST /v1/reward` takes the agent's
+Served are `/v1/chat/completions`, `/v1/responses`, `/v1/messages` and `/v1/models`; `POST /v1/reward` takes the agent's
 own reward of its episode. A turn is sampled whole before it is streamed.
 """
 
@@ -52,6 +52,7 @@ class Gateway:
         add("POST", f"{_V1}chat/completions", self._answering(chat_completions))
         add("POST", f"{_V1}responses", self._answering(responses))
         add("POST", f"{_V1}messages", self._answering(anthropic_messages))
+        add("GET", f"{_V1}models", self._refusing(chat_completions, self._models))
         add("POST", f"{_V1}reward", self._refusing(chat_completions, self._reward))
         # A client that leaves cancels its handler.
         self._runner = web.AppRunner(
@@ -150,6 +151,12 @@ class Gateway:
         await stream.write(encode_events(dialect.stream(body, response)))
         await stream.write_eof()
         return stream
+
+    async def _models(self, request: web.Request, session: Session) -> web.Response:
+        models = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "toolrl"} for name in ("agent", *self._roles)
+        ]
+        return web.json_response({"object": "list", "data": models})
 
     async def _reward(self, request: web.Request, session: Session) -> web.Response:
         session.score = read_reward(await read_body(request))
