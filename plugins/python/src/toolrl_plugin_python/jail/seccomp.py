@@ -114,8 +114,8 @@ class Rules:
     metadata: bool = True
     """Modes, owners and times of files may be changed: only the scratch folder's are the program's own."""
     timers: bool = True
-    """Timers may send any signal, and a program SIGCONT: not where it is stopped and has to stay so. A thread that sends
-    it again and again would take back the signal that stops it."""
+    """Timers may send any signal, and a program SIGCONT: not where it is stopped and has to stay so. A thread that
+    sends it again and again would take back the signal that stops it."""
 
 
 Code = tuple[int, int, int, int]
