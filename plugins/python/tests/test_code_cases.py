@@ -82,6 +82,9 @@ def test_an_assert_is_a_call_and_what_it_gives(test: str, found: CallCase) -> No
         ("assert math.isclose(f(1), 0.5, rel_tol=0.01)", 0.504, 0.51),
         ("assert isclose(f(1), 0.5)", 0.5 + 1e-12, 0.5 + 1e-6),
         ("assert f(1) == (1, 2)", (1, 2), [1, 2]),
+        ("assert set(f(1)) == set((4, 5))", (5, 4), (5, 6)),
+        ("assert len(f(1)) > 1", [1, 2], [1]),
+        ("assert round(f(1), 2) == 0.33", 1 / 3, 0.3),
     ],
 )
 def test_what_an_assert_takes(test: str, right: Any, wrong: Any) -> None:
@@ -113,7 +116,7 @@ def test_what_an_assert_takes(test: str, right: Any, wrong: Any) -> None:
         (["s = Stack()\nassert s.pop() == 1"], "no function"),
         (["assert f(x) == 1"], "literals"),
         (["assert f(...) == 1"], "literals"),
-        (["assert set(f(1)) == {1}"], "no function"),
+        (["assert set(f(1), f(2)) == {1}"], "literals"),
         (["assert f(1) == f(2)"], "literals"),
         (["assert 1 < f(2) < 3"], "isn't a call compared"),
         (["for i in (1, 2):\n    assert f(i)"], "more than asserts"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import struct
 
 import pytest
@@ -164,7 +165,11 @@ def test_stricter_rules(machine: str) -> None:
         if name in numbers:
             assert decide(machine, numbers[name], rules=strict) == errno.EPERM, name
             assert decide(machine, numbers[name]) == "allow", name
-    assert decide(machine, numbers["timer_create"], rules=Rules(timers=False)) == errno.ENOSYS
+    stopped = Rules(processes=False, timers=False)
+    assert decide(machine, numbers["timer_create"], rules=stopped) == errno.ENOSYS
+    for name, before in (("kill", (1,)), ("tkill", (1,)), ("tgkill", (1, 1))):
+        assert decide(machine, numbers[name], *before, signal.SIGCONT, rules=stopped) == errno.EPERM, name
+        assert decide(machine, numbers[name], *before, signal.SIGUSR1, rules=stopped) == "allow", name
 
 
 @MACHINES

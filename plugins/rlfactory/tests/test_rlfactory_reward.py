@@ -144,3 +144,11 @@ def test_an_env_that_can_not_be_made(tmp_path: Path) -> None:
     file.write_text("class Mine:\n    def __init__(self, config):\n        raise OSError('no disk')\n")
     with pytest.raises(ConfigError, match="no disk"):
         RLFactoryReward(EnvRewardOptions(env=f"{file}:Mine"), make_build_context("rlfactory"))
+
+
+def test_an_env_that_asks_a_reward_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "env_with_judge.py"
+    judge = "    def _compute_single_score_with_reward_rollout_wg(self, *about):\n        return 1.0\n"
+    file.write_text(f"from toolrl_plugin_rlfactory.envs import Env\nclass Judged(Env):\n{judge}")
+    with pytest.raises(ConfigError, match="Judged has a reward model score"):
+        RLFactoryReward(EnvRewardOptions(env=f"{file}:Judged"), make_build_context("rlfactory"))

@@ -325,8 +325,12 @@ def _staleness(settings: ArealConversion) -> dict[str, int]:
 
 def _importance(settings: ArealConversion) -> dict[str, Any]:
     """`algorithm.importance`, where AReaL's loss is the decoupled one."""
-    if not settings.flag("actor.use_decoupled_loss"):
+    key = "actor.behave_imp_weight_mode"
+    mode = settings.get(key) or "token_mask"
+    if not settings.flag("actor.use_decoupled_loss") or mode == "disabled":
         return {}
+    if mode != "token_mask":
+        settings.lose(key, "the config takes token_mask")
     spellings = ("actor.behav_imp_weight_cap", "actor.behave_imp_weight_cap")
     cap = settings.number(*spellings, default=_CAP, least=1.0 + 1e-9)
     return {"importance": {"level": "token", "mode": "reject", "cap": cap}}

@@ -32,6 +32,10 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
+_VIEWS: dict[str, Callable[..., Any]] = {
+    it.__name__: it for it in (abs, dict, frozenset, len, list, round, set, sorted, str, sum, tuple)
+}
+"""What an assert may apply to a result, and to what it expects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,9 @@ def _assert(test: ast.expr, names: Mapping[str, str]) -> CallCase:
 
 def _case(call: ast.expr, wanted: ast.expr, names: Mapping[str, str], holds: Callable[[Any, Any], Any]) -> CallCase:
     match call:
+        case ast.Call(ast.Name(name), [ast.Call() as inner, *more], []) if name in _VIEWS.keys() - names.values():
+            view, rest = _VIEWS[name], [_literal(it) for it in more]
+            return _case(inner, wanted, names, lambda value, expected: holds(view(value, *rest), expected))
         case ast.Call(ast.Name(name), args, keywords):
             pass
         case ast.Call(ast.Attribute(ast.Call(ast.Name("Solution"), [], []), name), args, keywords):
@@ -215,7 +222,11 @@ def _truth(value: Any, expected: bool) -> bool:
 
 def _literal(node: ast.expr) -> Any:
     try:
-        value = ast.literal_eval(node)
+        match node:
+            case ast.Call(ast.Name(name), args, []) if name in _VIEWS:
+                value = _VIEWS[name](*map(_literal, args))
+            case _:
+                value = ast.literal_eval(node)
         encode(value)
     except (ValueError, TypeError):
         raise _WrongError(f"have something else than literals: {ast.unparse(node)!r:.120}") from None

@@ -19,6 +19,7 @@ from toolrl.types import Episode, Score
 from toolrl_plugin_rlfactory.envs import (
     DataItem,
     DataProto,
+    Env,
     SearchEnv,
     em_check,
     extract_solution,
@@ -45,6 +46,12 @@ class RLFactoryReward:
             self._options = self._options.model_copy(update={"config": config})
         self.env: Any = shared_env(self._options, context.where or None, "search")
         self._name = type(self.env).__name__
+        if _asks_a_model(self.env):
+            raise ConfigError(
+                f"{self._name} has a reward model score its episodes, and there is none here",
+                where=context.where or None,
+                hint="Give it a _compute_score_with_rules, or score by the reward `llm_judge`.",
+            )
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for what is no score."""
@@ -113,3 +120,10 @@ class RLFactoryReward:
         elif 0 <= value <= 1:
             metrics["correct"] = value
         return metrics
+
+
+def _asks_a_model(env: Any) -> bool:
+    """Whether an Env scores by RLFactory's reward model alone: by rules it would always be 0."""
+    names = ("_compute_score_with_rules", "compute_score")
+    rules = any(getattr(type(env), name, None) is not getattr(Env, name) for name in names)
+    return not rules and hasattr(env, "_compute_single_score_with_reward_rollout_wg")

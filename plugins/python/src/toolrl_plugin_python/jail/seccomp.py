@@ -98,7 +98,9 @@ no_new_privs."""
 _PERSONALITIES = (0, 0xFFFFFFFF)
 _METADATA = ("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
              "futimesat", "utimensat")  # fmt: skip
-_SIGNALS = ("kill", "tkill", "tgkill")
+_SIGNALS = {"kill": 1, "tkill": 1, "tgkill": 2}
+"""Name to the argument that is the signal."""
+_SIGCONT = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ class Rules:
     metadata: bool = True
     """Modes, owners and times of files may be changed: only the scratch folder's are the program's own."""
     timers: bool = True
-    """Timers may send any signal, SIGCONT too: not where a program is stopped and has to stay so."""
+    """Timers may send any signal, and a program SIGCONT: not where it is stopped and has to stay so. A thread that
+    sends it again and again would take back the signal that stops it."""
 
 
 Code = tuple[int, int, int, int]
@@ -187,6 +190,7 @@ def _special(numbers: dict[str, int], rules: Rules) -> dict[int, list[Code]]:
         blocks["clone"] = [*_load(0), (_BITS, 1, 0, _CLONE_THREAD), _refuse(errno.EPERM), *blocks["clone"]]
     if not rules.timers:
         blocks["timer_create"] = [_refuse(errno.ENOSYS)]  # programs go on to alarm and setitimer
+        blocks |= {name: _none_of(place, (_SIGCONT,), errno.EPERM) for name, place in _SIGNALS.items()}
     given = ((rules.processes, ("fork", "vfork")), (rules.signals, _SIGNALS), (rules.metadata, _METADATA))
     refused = [name for is_allowed, names in given if not is_allowed for name in names]
     blocks.update({name: [_refuse(errno.EPERM)] for name in refused})
