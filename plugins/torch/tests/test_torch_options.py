@@ -41,6 +41,9 @@ def test_old_names_of_settings_are_read_and_remarked_on(tree: dict[str, Any], re
     assert "algorithm.loss: is called `loss_aggregation` now" in remarked
     assert "algorithm.reference.mixup: has no effect any more" in remarked
     assert "model.lora.dropout: has no effect any more" in remarked
+    for effect in ("algorithm.reference={mixup: 0.5}", "model.lora={rslora: true}", "rollout.oversampling=1.5"):
+        with pytest.raises(ConfigError, match="unknown key"):
+            check_config(tree, [effect], registry=registry)
 
 
 @pytest.mark.parametrize(

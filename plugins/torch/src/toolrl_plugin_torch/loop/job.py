@@ -55,9 +55,10 @@ async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
     saver.best_by = config.trainer.best_by
     await resume(assembly, saver)
     warn_where_done(trainer.step, config.trainer.steps, "trainer.steps")
-    evaluated = ranks.by_first(
-        lambda: {line.step for line in assembly.folder.metrics_lines("eval")}, "the evaluations so far"
+    evaluations = ranks.by_first(
+        lambda: {line.step: line.metrics for line in assembly.folder.metrics_lines("eval")}, "the evaluations so far"
     )
+    saver.recall(evaluations)
     loop = TrainingLoop(
         config=config,
         trainer=trainer,
@@ -66,7 +67,7 @@ async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
-        evaluated=evaluated,
+        evaluated=evaluations,
         worker_metrics=lambda: {**assembly.worker_metrics(), **(teachers.metrics() if teachers else {})},
         phase=assembly.phase,
     )

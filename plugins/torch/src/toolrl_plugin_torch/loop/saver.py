@@ -64,6 +64,14 @@ class Saver:
         self._best = found or self._best
         return found is not None
 
+    def recall(self, evaluations: Mapping[int, Mapping[str, float]]) -> None:
+        """Judge the evaluation of the step that was resumed: an earlier process may have been killed between the
+        checkpoint and its record."""
+        if self.best_by in evaluations.get(self.last_step, {}) and self.judge(
+            self.last_step, evaluations[self.last_step]
+        ):
+            self.save()
+
     def due(self, error: BaseException | None) -> bool:
         """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
         ended it before its first step, its start counts as one; after an error there, one mends it and starts again."""
