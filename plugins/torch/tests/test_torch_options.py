@@ -198,7 +198,7 @@ def whole_model(folder: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "qwen3"}')
     (folder / "tokenizer.json").write_text("{}")
-    (folder / "model.safetensors").touch()
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     return folder
 
 
@@ -214,7 +214,7 @@ def _adapter_of_no_model(model: Path) -> None:
         (_adapter_of_no_model, "there is no folder"),
         (lambda model: (model / "model.safetensors").unlink(), "it has no weights"),
         (lambda model: (model / "tokenizer.json").unlink(), "it has no tokenizer"),
-        (lambda model: (model / "config.json").write_text("[]"), "config.json is no JSON object"),
+        (lambda model: (model / "config.json").write_text("[]"), "config.json holds no JSON object"),
         (lambda model: [file.unlink() for file in model.iterdir()], "has no config.json; it holds: nothing"),
     ],
 )

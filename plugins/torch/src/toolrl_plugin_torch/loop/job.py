@@ -52,6 +52,7 @@ async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
     batches = _batches(assembly, algorithm, teachers)
     settings = config.trainer
     saver = make_saver(assembly, trainer, batches, keep=settings.keep_checkpoints, every=settings.save_every)
+    saver.rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it.
     saver.best_by = config.trainer.best_by
     await resume(assembly, saver)
     warn_where_done(trainer.step, config.trainer.steps, "trainer.steps")
