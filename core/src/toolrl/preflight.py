@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -49,15 +51,20 @@ def no_dataset(where: str) -> ConfigError:
 
 
 def _check_not_inside(config: Config) -> None:
-    """Raise ConfigError where the model would be deleted before it is loaded."""
-    path = config.model.path
-    found = run_and_checkpoint(path)
-    folder = Path(path) if found is None else found[0]
-    if folder.resolve().is_relative_to(run_directory(config).resolve()):
-        raise ConfigError(
-            f"model.path: {path!r} belongs to the run that --overwrite deletes",
-            hint="Give the new run another name by --set run.name=NAME, or go on with the old one by --resume.",
-        )
+    """Raise ConfigError where the model would be deleted, or the one that its adapter was made for."""
+    found = run_and_checkpoint(config.model.path)
+    folder = Path(config.model.path) if found is None else found[0]
+    places = {config.model.path: folder}
+    for file in (folder / "adapter_config.json", *folder.glob("checkpoints/*/adapter_config.json")):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            base = str(json.loads(file.read_bytes())["base_model_name_or_path"])
+            places[base] = Path(base)
+    for path, place in places.items():
+        if place.resolve().is_relative_to(run_directory(config).resolve()):
+            raise ConfigError(
+                f"model.path: {path!r} belongs to the run that --overwrite deletes",
+                hint="Give the new run another name by --set run.name=NAME, or go on with the old one by --resume.",
+            )
 
 
 def build_datasets(

@@ -107,6 +107,15 @@ def test_an_interrupt_is_130(full_site: Any) -> None:
     assert (done.returncode, done.stderr) == (EXIT_INTERRUPT, "interrupted\n")
 
 
+def test_another_broken_pipe_is_an_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(words: list[str]) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("toolrl.cli.main._find", broken)
+    assert main(["list-plugins"]) == EXIT_ERROR
+    assert "Broken pipe" in capsys.readouterr().err
+
+
 def test_a_closed_pipe_is_no_error(full_site: Any) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "toolrl", "full", "count", "many"],

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from toolrl.errors import EngineError
 from toolrl.parsing.items import tool_messages
 from toolrl.protocols import Outcome
+from toolrl.rollouts import lockstep
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.lockstep import Lockstep
 from toolrl.rollouts.runner import Runner
@@ -163,6 +164,16 @@ async def test_a_request_that_fails_fails_alone() -> None:
     assert isinstance(bad, EngineError)
     assert isinstance(good, Generation)
     assert isinstance(other, Generation)
+
+
+async def test_episodes_that_wait_for_each_other_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lockstep, "_PATIENCE", 0.01)
+    steps = Lockstep(Company(["x"], 0), lambda: 2)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(steps.generate([65], Sampling(3), session="a#0"), 0.1)
+    assert caplog.text.count("1 of 2 episodes have waited 0.01 s") == 1
 
 
 async def test_an_episode_that_asks_twice_stands_for_no_other() -> None:

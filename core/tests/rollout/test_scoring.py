@@ -303,15 +303,21 @@ async def test_a_reward_that_does_not_stop_is_left(
     assert [what for what, _ in tools.events] == ["start", "stop"]
 
 
-def test_a_plain_function_that_takes_too_long_fails_its_episode() -> None:
-    go_on = threading.Event()
+async def test_a_plain_function_that_takes_too_long_fails_its_episode_and_never_runs_beside_itself() -> None:
+    go_on, calls = threading.Event(), []
 
     class Blocks:
         def score(self, episode: Episode) -> Score:
+            calls.append(episode)
             go_on.wait(60)
             return Score(1.0)
 
     named = NamedReward("slow", Blocks(), timeout=0.05)
-    with pytest.raises(RewardError, match=r"'slow' gave no score within 0.05 s"):
-        asyncio.run(score_of(named, make_episode("x")))
+    for _ in range(3):
+        with pytest.raises(RewardError, match=r"'slow' gave no score within 0.05 s"):
+            await score_of(named, make_episode("x"))
+    assert len(calls) == 1
     go_on.set()
+    named.jobs[0].when_ended((ended := asyncio.Event()).set)
+    await asyncio.wait_for(ended.wait(), 60)
+    assert (await score_of(named, make_episode("x"))).value == 1.0

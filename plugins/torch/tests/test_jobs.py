@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +15,16 @@ from toolrl.assembly import _end_of_run, assemble
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
 from toolrl.config.sections import as_config, with_sections
-from toolrl.errors import ConfigError, DataError, ToolrlError
+from toolrl.errors import CheckpointError, ConfigError, DataError, ToolrlError
 from toolrl.plugins.registry import Registry, load_registry
+from toolrl.preflight import check_start
+from toolrl.protocols import StepReport
 from toolrl.rollouts.environment import Limits
 from toolrl.runs.folder import RunFolder
 from toolrl.types import RewardEntry
 from toolrl_plugin_torch.commands.sft import check_fine_tuning
 from toolrl_plugin_torch.fine_tuning.loop import find_demonstrations
-from toolrl_plugin_torch.loop.job import longest_episode
+from toolrl_plugin_torch.loop.job import _check_nothing_is_lost, longest_episode
 from toolrl_plugin_torch.options import SftConfig, TorchOptions
 from toolrl_testing.fakes import make_episode
 
@@ -73,7 +76,7 @@ def test_overwriting_a_run_keeps_the_model_that_is_to_be_loaded(tmp_path: Path, 
         (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(base))
     loaded = a_loaded(tmp_path, str(tmp_path / "adapter") if adapter else path)
     with pytest.raises(ConfigError, match=r"new(/checkpoints/step-000001)?' belongs to the run"):
-        asyncio.run(start(loaded, load_registry(), overwrite=True))
+        check_start(loaded, load_registry(), {}, resume=False, overwrite=True)
     assert len(list(RunFolder.open(path).episodes())) == 1
 
 
@@ -127,3 +130,23 @@ def test_the_run_that_demonstrations_are_of_is_not_overwritten(tmp_path: Path) -
 def test_the_longest_episode_is_bounded_by_turns_and_by_the_context(of_an_episode: int, longest: int) -> None:
     limits = Limits(max_turn_tokens=100, max_episode_tokens=of_an_episode)
     assert longest_episode(a_config(), limits) == longest
+
+
+@pytest.mark.parametrize(
+    ("save_every", "status", "lost"),
+    [(2, "running", True), (3, "running", False), (0, "running", False), (0, "finished", True)],
+)
+@pytest.mark.parametrize("kind", ["train", "sft"])
+def test_a_run_whose_checkpoints_are_gone_is_not_started_over(
+    tmp_path: Path, kind: str, save_every: int, status: str, lost: bool
+) -> None:
+    config = {"trainer" if kind == "train" else "sft": {"save_every": save_every}}
+    folder = RunFolder.create(tmp_path / "run", config, total_steps=9)
+    for step in range(1, 4):
+        folder.metrics.append(StepReport(step, kind, {}))
+    folder.write_summary({"status": status})
+    folder.close()
+    again = RunFolder.create(tmp_path / "run", {**config, "seed": 1}, total_steps=9, resume=True)
+    expected = pytest.raises(CheckpointError, match="no checkpoint, and the run has done 3 steps")
+    with expected if lost else contextlib.nullcontext():
+        _check_nothing_is_lost(again)

@@ -63,6 +63,18 @@ def test_a_restored_trainer_goes_on_bit_for_bit(tiny: Any, tmp_path: Path, dtype
         assert all(parameter.equal(others[name]) for name, parameter in held.items())
 
 
+@pytest.mark.parametrize(("before", "now", "told"), [(8, 8, False), (8, 9, True), (None, 9, False)])
+def test_another_number_of_rows_is_remarked_on(
+    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int | None, now: int, told: bool
+) -> None:
+    first, second = make_saver(tiny, tmp_path), make_saver(tiny, tmp_path)
+    first.rows, second.rows = before, now
+    first.trainer.update(BATCH)
+    first.save()
+    assert second.restore() == 1
+    assert ("has 9 rows now, and had 8 when step-000001 was written" in caplog.text) == told
+
+
 def test_the_digest_leaves_out_what_does_not_change_the_training() -> None:
     same = {**CONFIG, "trainer": {"steps": 9, "save_every": 3, "keep_checkpoints": 1, "learning_rate": 1e-3}}
     assert config_digest(same) == config_digest(CONFIG)

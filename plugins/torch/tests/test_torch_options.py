@@ -41,6 +41,9 @@ def test_old_names_of_settings_are_read_and_remarked_on(tree: dict[str, Any], re
     assert "algorithm.loss: is called `loss_aggregation` now" in remarked
     assert "algorithm.reference.mixup: has no effect any more" in remarked
     assert "model.lora.dropout: has no effect any more" in remarked
+    for effect in ("algorithm.reference={mixup: 0.5}", "model.lora={rslora: true}", "rollout.oversampling=1.5"):
+        with pytest.raises(ConfigError, match="unknown key"):
+            check_config(tree, [effect], registry=registry)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +198,7 @@ def whole_model(folder: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "qwen3"}')
     (folder / "tokenizer.json").write_text("{}")
-    (folder / "model.safetensors").touch()
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     return folder
 
 
@@ -211,7 +214,7 @@ def _adapter_of_no_model(model: Path) -> None:
         (_adapter_of_no_model, "there is no folder"),
         (lambda model: (model / "model.safetensors").unlink(), "it has no weights"),
         (lambda model: (model / "tokenizer.json").unlink(), "it has no tokenizer"),
-        (lambda model: (model / "config.json").write_text("[]"), "config.json is no JSON object"),
+        (lambda model: (model / "config.json").write_text("[]"), "config.json holds no JSON object"),
         (lambda model: [file.unlink() for file in model.iterdir()], "has no config.json; it holds: nothing"),
     ],
 )

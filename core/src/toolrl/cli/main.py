@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import select
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -67,6 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPT
 
 
+def _reader_left() -> bool:
+    """Whether standard output is a pipe whose reader is gone: another pipe or socket may be the broken one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return bool(poll.poll(0))
+    return False
+
+
 def _dispatch(words: list[str], debug: bool) -> int:
     """Find the command, read its arguments, run it; print what goes wrong."""
     if not words or words[0] in ("-h", "--help", "help"):
@@ -101,7 +111,7 @@ def run_command(name: str, **arguments: Any) -> int:
 
 def _failed(error: Exception, args: argparse.Namespace, debug: bool, *, json: bool = False) -> int:
     """Print what went wrong: the exit status. `debug` and `json` hold where the arguments couldn't be read."""
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError) and _reader_left():
         raise error
     json = getattr(args, "json", json) is True
     hide = getattr(args, "hide", str)

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-OldNames = Mapping[str, str | None]
-"""Old name of a key to its present one, or None for a key that has no effect any more. A config that has one
-is read with the present name, and every old name gets a remark."""
+OldNames = Mapping[str, str | float | None]
+"""Old name of a key to its present one; to None for a key that has no effect any more; or to the only value that it may
+have, for one whose other values would train something else. A config with an old name is read with a remark."""
 
 
 class Frame(BaseModel):

@@ -200,12 +200,14 @@ def _rename_old_keys(tree: dict[str, Any], config: type[BaseModel], registry: Re
 def _renamed(node: Any, model: type[BaseModel] | None, base: Path = (), path: Path = ()) -> Iterator[str]:
     if isinstance(node, dict):
         for old, new in getattr(model_at(model, path), "old_names", {}).items():
-            if old in node and new not in node:  # With both, the old one is an unknown key.
-                value = node.pop(old)
-                if new is not None:
-                    node[new] = value
-                what = "has no effect any more; leave it out" if new is None else f"is called `{new}` now"
-                yield f"{format_path((*base, *path, old))}: {what}"
+            renamed = isinstance(new, str)
+            if old not in node or (new in node if renamed else new not in (None, node[old])):
+                continue  # With both, or with a value that would have an effect, the old one is an unknown key.
+            value = node.pop(old)
+            if renamed:
+                node[new] = value
+            what = f"is called `{new}` now" if renamed else "has no effect any more; leave it out"
+            yield f"{format_path((*base, *path, old))}: {what}"
     for key, item in list(
         node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else ())
     ):

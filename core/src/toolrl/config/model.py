@@ -211,7 +211,7 @@ class EnvironmentConfig(Frame):
 class RolloutConfig(Frame):
     """How episodes are sampled."""
 
-    old_names: ClassVar[OldNames] = {"oversampling": None}
+    old_names: ClassVar[OldNames] = {"oversampling": 1}
 
     temperature: float = Field(1.0, gt=0, allow_inf_nan=False, description="Of sampling and of the trained policy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus; below 1 trains a policy other than the sampled one.")

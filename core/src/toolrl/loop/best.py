@@ -77,5 +77,5 @@ def read_best(directory: Path) -> Best | None:
         raise CheckpointError(
             f"the record of the best checkpoint can't be read: {type(error).__name__}: {error}",
             where=str(file),
-            hint="Delete it; `--resume` with trainer.keep_best records the next that is better than those before.",
+            hint="Delete it; `--resume` with trainer.keep_best begins anew with the next evaluation.",
         ) from error

@@ -13,6 +13,7 @@ needs a session of its tools: where a toolset has few, `rollout.concurrency` mus
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +24,10 @@ from toolrl.types import Generation, Sampling
 class _Engine(RolloutEngine, HoldsStill, Protocol):
     pass
 
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 300.0
+"""Seconds: longer than a session takes to open."""
 
 _Request = tuple[Sequence[int], Sampling, Sequence[Any]]
 
@@ -37,6 +42,7 @@ class Lockstep:
         self._asked: dict[str, tuple[_Request, asyncio.Future[Generation]]] = {}
         self._closing: set[str] = set()
         self._wave: asyncio.Task[None] | None = None
+        self._warned = False
 
     async def generate(
         self, prompt: Sequence[int], sampling: Sampling, *, session: str, media: Sequence[Any] = ()
@@ -45,9 +51,11 @@ class Lockstep:
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._asked[session] = ((prompt, sampling, media), answer)
         self.start_if_complete()
+        alarm = asyncio.get_running_loop().call_later(_PATIENCE, self._warn, session)
         try:
             return await answer
         finally:
+            alarm.cancel()
             if self._asked.get(session, (None, None))[1] is answer:
                 del self._asked[session]
 
@@ -63,6 +71,17 @@ class Lockstep:
         asked = len({head + tail.partition("/")[0] for head, _, tail in (it.rpartition("#") for it in self._asked)})
         if asked >= self._expected():
             self._wave = asyncio.create_task(self._run())
+
+    def _warn(self, session: str) -> None:
+        if session in self._asked and not self._warned:
+            self._warned = True
+            _log.warning(
+                "with `deterministic` %d of %d episodes have waited %g s for the others to ask, which may wait for a "
+                "session of their tools: set rollout.concurrency to the number of sessions",
+                len(self._asked),
+                self._expected(),
+                _PATIENCE,
+            )
 
     async def end(self) -> None:
         """After the last episode: close what is to be closed; cancel what still runs."""

@@ -21,7 +21,7 @@ from toolrl.protocols import Reward, ScoresGroups
 from toolrl.tools.cancellation import TooLateError, Watch
 from toolrl.tools.loop_watch import call_component, run_stoppable
 from toolrl.tools.results import LARGEST
-from toolrl.tools.threads import POOL
+from toolrl.tools.threads import POOL, Job
 from toolrl.tracebacks import format_error
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
 
@@ -37,6 +37,8 @@ class NamedReward:
     """Seconds for one episode, or one group; None for no limit. Waiting for a thread isn't counted."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False, compare=False)
     """For a reward that is no coroutine function: its calls run in a thread, one at a time."""
+    jobs: list[Job[Any]] = field(default_factory=list, repr=False, compare=False)
+    """The last of these calls, which may run on after it was given up."""
 
     @cached_property
     def scores_groups(self) -> bool:
@@ -204,7 +206,12 @@ async def _ask(named: NamedReward, method: str, argument: Any) -> Any:
         if inspect.iscoroutinefunction(function):
             return await run_stoppable(name, function, argument, seconds=named.timeout)
         async with named.turn:
+            if named.jobs and not named.jobs[-1].ended:
+                returned = asyncio.Event()
+                named.jobs[-1].when_ended(returned.set)
+                await run_stoppable(name, returned.wait, seconds=named.timeout)
             job = POOL.submit(call_component, function, argument)
+            named.jobs[:] = [job]
             result = await run_stoppable(name, lambda: job, seconds=named.timeout)
         return (
             await run_stoppable(name, lambda: result, seconds=named.timeout) if inspect.isawaitable(result) else result

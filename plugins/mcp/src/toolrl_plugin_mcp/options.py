@@ -61,7 +61,7 @@ class McpOptions(BaseModel):
     pure: list[str] = Field(
         default_factory=list,
         description="Tools that fit one of these patterns give the same answer to the same arguments and do nothing "
-        "else: equal calls of a turn run once, and `policy.cache` may keep their answers.",
+        "else: `policy.cache` may keep their answers.",
     )
     names: Literal["full", "short"] = Field(
         "full", description="What the model calls a tool: `full` is `server-tool`, `short` the tool's name alone."

@@ -52,7 +52,7 @@ class SearchToolset(Toolset, ToolSession):
         self.options = options
         self._form = form
         self._retriever = make_retriever(options, where)
-        # The same query finds the same passages, so equal calls are one, and a lost call may be made again.
+        # The same query finds the same passages, so answers may be kept, and a lost call may be made again.
         endpoint = f"index {options.index}" if options.url is None else without_secrets(options.url)
         self._traits = ToolTraits(pure=True, idempotent=True, endpoint=endpoint)
 

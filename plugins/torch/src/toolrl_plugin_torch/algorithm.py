@@ -145,7 +145,7 @@ class ReferenceConfig(Frame):
     """The policy that the KL divergence is taken to; with this section it is there, and `kl` is measured, also where
     `kl_coef` is 0."""
 
-    old_names: ClassVar[OldNames] = {"mixup": None}
+    old_names: ClassVar[OldNames] = {"mixup": 1}
 
     sync_every: int | None = Field(
         None,

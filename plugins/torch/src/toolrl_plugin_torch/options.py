@@ -29,7 +29,7 @@ _Decay = Annotated[float, Field(ge=0, lt=1)]
 class LoraConfig(Frame):
     """Train low-rank additions to linear layers (arXiv 2106.09685) and leave the model's own weights as they are."""
 
-    old_names: ClassVar[OldNames] = {"dropout": None, "rslora": None}
+    old_names: ClassVar[OldNames] = {"dropout": 0, "rslora": False}
 
     rank: int = Field(16, ge=1, description="r: columns of A and rows of B of each addition.")
     alpha: float = Field(32.0, gt=0, allow_inf_nan=False, description="An addition counts alpha / rank times.")

@@ -106,6 +106,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
         keep=settings.keep_checkpoints,
         every=settings.save_every,
     )
+    saver.rows = demonstrations.order.rows
     await resume(assembly, saver)
     warn_where_done(trainer.step, settings.steps, "sft.steps")
     loop = FineTuningLoop(

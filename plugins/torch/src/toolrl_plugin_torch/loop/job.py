@@ -52,12 +52,14 @@ async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
     batches = _batches(assembly, algorithm, teachers)
     settings = config.trainer
     saver = make_saver(assembly, trainer, batches, keep=settings.keep_checkpoints, every=settings.save_every)
+    saver.rows = len(assembly.dataset("train")) if ranks.first else None  # The first rank writes it.
     saver.best_by = config.trainer.best_by
     await resume(assembly, saver)
     warn_where_done(trainer.step, config.trainer.steps, "trainer.steps")
-    evaluated = ranks.by_first(
-        lambda: {line.step for line in assembly.folder.metrics_lines("eval")}, "the evaluations so far"
+    evaluations = ranks.by_first(
+        lambda: {line.step: line.metrics for line in assembly.folder.metrics_lines("eval")}, "the evaluations so far"
     )
+    saver.recall(evaluations)
     loop = TrainingLoop(
         config=config,
         trainer=trainer,
@@ -66,7 +68,7 @@ async def _train(assembly: Assembly, teachers: Teachers | None) -> None:
         events=assembly.events,
         saver=saver,
         evaluator=assembly.evaluator(),
-        evaluated=evaluated,
+        evaluated=evaluations,
         worker_metrics=lambda: {**assembly.worker_metrics(), **(teachers.metrics() if teachers else {})},
         phase=assembly.phase,
     )

@@ -45,6 +45,8 @@ class Saver:
     """Knows how far the data has been used."""
     config: Mapping[str, Any]
     """The resolved config."""
+    rows: int | None = None
+    """Of the data set, whose number decides their order; None where this process doesn't know."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
     ranks: Ranks = ONE
@@ -63,6 +65,14 @@ class Saver:
         found = better(self._best, step, self.best_by, metrics) if self.best_by is not None else None
         self._best = found or self._best
         return found is not None
+
+    def recall(self, evaluations: Mapping[int, Mapping[str, float]]) -> None:
+        """Judge the evaluation of the step that was resumed: an earlier process may have been killed between the
+        checkpoint and its record."""
+        if self.best_by in evaluations.get(self.last_step, {}) and self.judge(
+            self.last_step, evaluations[self.last_step]
+        ):
+            self.save()
 
     def due(self, error: BaseException | None) -> bool:
         """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
@@ -107,6 +117,7 @@ class Saver:
             buffer=position.buffer,
             pass_rates=position.pass_rates,
             config_digest=config_digest(self.config),
+            rows=self.rows,
         )
         return save_checkpoint(
             self.directory,
@@ -136,6 +147,13 @@ class Saver:
             raise
         if state.config_digest != config_digest(self.config):
             _log.warning("the run continues with a config that differs from that of %s", path.name)
+        if None not in (state.rows, self.rows) and state.rows != self.rows:
+            _log.warning(
+                "the data set has %s rows now, and had %s when %s was written: from here on other rows are taken",
+                self.rows,
+                state.rows,
+                path.name,
+            )
         self.trainer.load(path, state.step)
         found = self.ranks.by_first(lambda: read_best(self.directory), "the best checkpoint so far")
         self._best = found if found is not None and found.metric == self.best_by else None
