@@ -183,6 +183,3 @@ def test_halves_of_surrogate_pairs_are_replaced(build: Build, tokenizers: Any, c
         shown = tokenizer.decode(chat.bridge((), [_result(text)], [calculator]).ids)
         assert text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") in shown
     assert tokenizer.decode(chat.inline("\udc00")) == "\N{REPLACEMENT CHARACTER}"
-
-
-# The parts.

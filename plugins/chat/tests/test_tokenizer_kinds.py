@@ -14,6 +14,7 @@ from small_tokenizers import byte_level, llama_2, sentence_piece
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, ToolCall
 from toolrl_plugin_chat.options import TemplateOptions
@@ -239,3 +240,11 @@ def test_ids_that_must_be_nine_letters() -> None:
     assert "call_1" not in text
     # The tools stand before the last question, so a reply brings them again.
     assert "[TOOLS]" in tokenizer.decode(chat.bridge((), [Message("user", "Sure?")], [CALCULATOR]).ids)
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_generation_config_that_cannot_be_read(tmp_path: Path, text: str) -> None:
+    tokenizer = in_folder(tmp_path, "{}")
+    (tmp_path / "generation_config.json").write_text(text)
+    with pytest.raises(ChatFormatError, match="generation config can't be read"):
+        TemplateFormat(None, BuildContext("template", tokenizer=tokenizer))

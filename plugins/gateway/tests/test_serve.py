@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from toolrl.errors import ConfigError
 from toolrl.rollouts.environment import Limits
 from toolrl.rollouts.runner import Runner
 from toolrl_plugin_gateway.serve import EpisodeServer, serve
@@ -21,6 +22,12 @@ async def post(url: str, key: str, body: Any) -> tuple[int, Any]:
     headers = {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as response:
         return response.status, await response.json(content_type=None)
+
+
+def test_other_machines_need_a_key() -> None:
+    assembly: Any = SimpleNamespace(runner=SimpleNamespace(gate=lambda: None))
+    with pytest.raises(ConfigError, match="needs a key"):
+        EpisodeServer(assembly, host="0.0.0.0", port=0, key=None, time_limit=1)
 
 
 async def test_an_agent_begins_episodes_of_a_served_model_and_gets_them_scored(rig: Any) -> None:

@@ -99,12 +99,18 @@ def second(answer: Any) -> Any:
     return lambda env, message: answer if steps_of(message) and env.count == 1 else None
 
 
+def twice(env: Any, message: Any) -> Any:
+    """Gives the first step's answer twice."""
+    return [env.step(message["data"])] * 2 if steps_of(message) and env.count == 0 else None
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [
         (second("nonsense"), "isn't JSON"),
         (second('{"type": "observation", "data": {"observation": {}, "reward": NaN}}'), "finite"),
         (second(error("SESSION_ERROR", "the environment is gone")), "the environment is gone"),
+        (twice, "no request asked for"),
     ],
 )
 async def test_nonsense_in_the_midst_of_an_episode_fails_it(script: Any, said: str) -> None:

@@ -154,6 +154,8 @@ def test_plain_values() -> None:
     assert as_answer(None, images=False).text == "null"
     assert as_answer(["a", 1], images=False).text == '[\n    "a",\n    1\n]'
     assert as_answer({"path": Path("x")}, images=False).text == '{\n    "path": "x"\n}'
+    with pytest.raises(TypeError, match="generator"):
+        as_answer((item for item in "ab"), images=False)
 
 
 def test_texts_and_notes() -> None:

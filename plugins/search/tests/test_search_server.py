@@ -208,6 +208,8 @@ class TestCommands:
             (("index", __file__, "--out", "x", "--kind", "dense"), "needs an encoder"),
             (("serve", "."), "holds no index"),
             (("query", ".", "a"), "holds no index"),
+            (("serve", ".", "--workers", "0"), "expected 1 to"),
+            (("serve", ".", "--port", "99999"), "expected 0 to 65535"),
             (("query", "http://127.0.0.1:0", "a"), "expected an address"),
         ],
     )

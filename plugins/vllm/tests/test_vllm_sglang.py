@@ -115,6 +115,15 @@ async def test_weights_that_are_not_taken_and_weights_that_are_others(tmp_path: 
             await running.update_weights(Weights(module, tokenizer, tmp_path / "2", 2), 2)
 
 
+async def test_answers_of_other_weights_than_the_last_are_refused(tmp_path: Path) -> None:
+    """A server that was started anew serves what it was started with, and says so."""
+    async with serving(make_model(), make_tokenizer()) as server, engine(server, make_model(5), tmp_path) as running:
+        assert len((await running.generate(PROMPT, Sampling(4), session="a")).ids) == 4
+        server.module, server.version = make_model(), "default"
+        with pytest.raises(EngineError, match="weights that it calls 'default', and was given '0' last"):
+            await running.generate(PROMPT, Sampling(4), session="a")
+
+
 # What is sent and read.
 
 

@@ -225,7 +225,7 @@ class RolloutConfig(Frame):
     keep_sampling_masks: bool = Field(
         False,
         description="Record which tokens top_p, top_k and min_p left to draw each one from, and train on exactly the "
-        "distribution that was sampled (arXiv 2512.02556). Engines: transformers, and vllm with a top_k.",
+        "distribution that was sampled (arXiv 2512.02556). Engine: transformers.",
     )
     max_turn_tokens: int = Field(512, ge=1, description="Sampled tokens in one turn at most.")
     max_episode_tokens: int | None = Field(

@@ -115,7 +115,7 @@ class PlainFormat(TokenFormat):
 
     def _find_ends(self) -> tuple[int, ...]:
         ends = turn_end_ids(self._codec, self._options.turn_end, self._where)
-        ends += model_end_ids(self._codec)
+        ends += model_end_ids(self._codec, self._where)
         if not ends:
             raise ChatFormatError(
                 "nothing ends a turn: the tokenizer has no end-of-sequence token",

@@ -100,19 +100,26 @@ def turn_end_ids(codec: Codec, texts: Sequence[str], where: str) -> list[int]:
     return ends
 
 
-def model_end_ids(codec: Codec) -> list[int]:
+def model_end_ids(codec: Codec, where: str) -> list[int]:
     """The tokenizer's end-of-sequence token, and those that the model's generation config names."""
     eos = codec.tokenizer.eos_token_id
     # A config may hold a default that means an ordinary token of this vocabulary; a real end mark is an added one.
-    further = [token_id for token_id in _of_generation_config(codec) if codec.is_added(token_id)]
+    further = [token_id for token_id in _of_generation_config(codec, where) if codec.is_added(token_id)]
     return list(dict.fromkeys([eos, *further] if eos is not None else further))
 
 
-def _of_generation_config(codec: Codec) -> list[int]:
+def _of_generation_config(codec: Codec, where: str) -> list[int]:
     source = getattr(codec.tokenizer, "name_or_path", None)
     path = Path(source) / "generation_config.json" if isinstance(source, str) and source else None
     if path is None or not path.is_file():
         return []
-    found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ChatFormatError(
+            f"the model's generation config can't be read: {error}",
+            where=where,
+            hint=f"Mend or remove {path}, a JSON object.",
+        ) from error
     ids = found if isinstance(found, list) else [found]
     return [token_id for token_id in ids if isinstance(token_id, int) and not isinstance(token_id, bool)]

@@ -99,7 +99,7 @@ class TurnEnds:
             if self._conversation.native_calls:
                 headers.append(self.header([_RESULT]))
             ids += [self._codec.added[header] for header in headers]
-        return [*ids, *model_end_ids(self._codec)]
+        return [*ids, *model_end_ids(self._codec, self._where)]
 
     def _find_inner_marks(self) -> set[int]:
         """Marks that stand within a turn that thinks and answers: gpt-oss ends its analysis with `<|end|>`, which also

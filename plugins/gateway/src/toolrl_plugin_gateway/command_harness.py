@@ -37,7 +37,7 @@ class CommandHarness(GatewayHarness):
     """Follows Harness."""
 
     def __init__(self, options: CommandOptions, context: BuildContext) -> None:
-        """Raises ConfigError for a command that can't be found,"""
+        """Raises ConfigError for a command that can't be found, or a folder that isn't there."""
         super().__init__(options, context)
         self._options = options
         scripts = str(Path(sys.executable).parent)  # The programs of the run's own environment come first.
@@ -48,6 +48,8 @@ class CommandHarness(GatewayHarness):
         self._command = [str(Path(word).absolute()) if Path(word).is_file() else word for word in words]
         if not words or shutil.which(self._command[0], path=self._env["PATH"]) is None:
             raise ConfigError(f"there is no program {' '.join(words[:1])!r} on PATH", where=f"{context.where}.command")
+        if options.folder is not None and not Path(options.folder).is_dir():
+            raise ConfigError(f"there is no folder {options.folder!r}", where=f"{context.where}.folder")
         self.places = asyncio.Semaphore(options.processes)
 
     async def run(self, session: Session) -> Outcome:

@@ -183,7 +183,8 @@ class EpisodeServer(GatewayHarness):
         episode = self._episodes.pop(name, None)
         if episode is None:
             raise RefusedError(404, "not_found", f"there is no episode {name!r}")
-        if (playing := self._playing.get(name)) is not None:  # Else its time is up.
+        playing = self._playing.get(name)
+        if playing is not None and not playing.done():  # Else its time is up.
             if problem is None:
                 playing.set_result(Outcome(answer, score))
             else:

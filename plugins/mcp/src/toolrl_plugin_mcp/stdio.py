@@ -6,6 +6,7 @@ The guard (`toolrl_common.process_guard`) ends the server and all that it starte
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import sys
@@ -14,6 +15,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from toolrl_common import process_guard
 from toolrl_plugin_mcp.server_options import ServerOptions, plain_values
@@ -116,8 +120,20 @@ class _WatchedMessages:
 
     async def __anext__(self) -> Any:
         try:
-            return await anext(self._stream)
+            item = await anext(self._stream)
+            return _whole(item) if isinstance(item, ValidationError) else item
         except StopAsyncIteration:
             await asyncio.wait([self._errors], timeout=LAST_WORDS_SECONDS)
             self._signals.lost(f"it ended{self._tail.show()}")
             raise
+
+
+def _whole(refused: ValidationError) -> Any:
+    """The message of a refused line with its halves of characters replaced: a server that cuts texts makes them, and
+    its caller would wait for the answer. The error itself where that is no message either."""
+    try:
+        parsed = json.loads(refused.errors()[0]["input"])
+        text = json.dumps(parsed, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except (ValueError, TypeError, RecursionError):
+        return refused

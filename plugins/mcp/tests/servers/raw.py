@@ -52,7 +52,7 @@ TOOLS = [tool(f"tool{number}") for number in range(5)] if MODES & {"paged", "end
 if "odd" in MODES:
     TOOLS = ODD
 elif not TOOLS and "bare" not in MODES:
-    TOOLS = [tool(name) for name in ("echo", "slow", "crash", "note", "pid", "split")]
+    TOOLS = [tool(name) for name in ("echo", "slow", "crash", "note", "pid", "split", "half")]
     TOOLS[0]["inputSchema"] = {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}}
     TOOLS[1]["annotations"] = {"readOnlyHint": True}
 
@@ -130,6 +130,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return text(", ".join(NOTES))
     elif name == "pid":
         return text(os.getpid())
+    elif name == "half":  # As of a server that cuts a text in the midst of a character.
+        return text("cut \ud83d")
     elif name == "split":
         return {"content": [{"type": "text", "text": "no end"}], "isError": True}
     return text(json.dumps(arguments, ensure_ascii=False))

@@ -1,8 +1,8 @@
 """One WebSocket to an OpenEnv server: a session of its own, in which messages are answered one after another.
 
 Answers carry no id, so they belong to messages by their order alone. So a request that is given up (a time limit, a
-cancelled episode) ends the session: no reward is credited to the wrong step. One request at a time; callers with
-several queue them.
+cancelled episode) ends the session, and so does a message that no request asked for, where it is there before the next
+request goes out: no reward is credited to the wrong step. One request at a time; callers with several queue them.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class OpenEnvConnection:
     def __init__(self, socket: Any, address: Address) -> None:
         self._socket = socket
         self._address = address
+        self._began = False
         self.lost: str | None = None
         """Why the connection is gone."""
 
@@ -108,6 +109,7 @@ class OpenEnvConnection:
             raise self._lose()
         try:
             async with asyncio.timeout(seconds):
+                await self._refuse_unasked()
                 # Where the server has hung up, its last words may still be there to read: that it is full.
                 with suppress(ConnectionError, ConnectionClosed):
                     await self._socket.send(message)
@@ -117,6 +119,8 @@ class OpenEnvConnection:
             raise SlowError(f"{self._address.shown} gave {self.lost}") from None
         except asyncio.CancelledError:
             self.lost = "a request was given up"
+            raise
+        except LostError:
             raise
         except Exception as error:
             raise self._lose(error) from error
@@ -140,6 +144,14 @@ class OpenEnvConnection:
             self._socket.transport.abort()
             if not isinstance(error, Exception):
                 raise
+
+    async def _refuse_unasked(self) -> None:
+        began, self._began = self._began, True
+        with suppress(TimeoutError, ConnectionError, ConnectionClosed):
+            if began:  # Before, it is the word of a server that is full.
+                async with asyncio.timeout(0):
+                    raw = await self._socket.recv()
+                raise self._lose(RuntimeError(f"it sent what no request asked for: {raw[:200]!r}"))
 
     def _lose(self, error: Exception | None = None) -> LostError:
         self.lost = self.lost or self._address.hide(f"{type(error).__name__}: {error}"[:500])

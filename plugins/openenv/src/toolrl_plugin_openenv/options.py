@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from toolrl.config.frame import OldNames
 from toolrl_plugin_openenv.container import check_docker
@@ -36,6 +37,15 @@ class ActionOptions(BaseModel):
     invalid_reward: float | None = Field(
         None, description="The step reward of a turn that holds no valid action; the environment makes no step then."
     )
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"is no regular expression: {error}") from None
+        return value
 
 
 class EpisodeOptions(BaseModel):
@@ -154,6 +164,8 @@ class OpenEnvOptions(EpisodeOptions):
 
 class GymnasiumOptions(EpisodeOptions):
     """Options of the toolset `gymnasium`."""
+
+    old_names: ClassVar[OldNames] = {"isolation": None}
 
     id: str | None = Field(
         None,

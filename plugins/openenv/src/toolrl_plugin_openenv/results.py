@@ -27,6 +27,8 @@ from toolrl_plugin_openenv.observations import Show, as_text, clean, observation
 from toolrl_plugin_openenv.wire import INVALID, Failure, Observed
 
 LONGEST_ERROR = 2000
+MAX_CHARS = 1_000_000
+"""Of a result, before the policy counts its tokens."""
 
 
 def call_result(
@@ -45,6 +47,8 @@ def call_result(
     else:
         text, failed = show(observation), False  # An environment may answer with observations of its own.
     text = clean(text)
+    if len(text) > MAX_CHARS:
+        text = f"{text[: MAX_CHARS // 2]}\n…\n{text[-MAX_CHARS // 2 :]}"
     return ToolResult(
         text or "(no output)", reward=answer.reward, done=answer.done, error="tool_error" if failed else None
     )

@@ -18,6 +18,7 @@ ToolError; all others (a KeyError, an AttributeError …) are mistakes in the to
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -39,9 +40,13 @@ LONGEST = 4000
 
 
 def as_answer(value: Any, *, images: bool) -> ToolResult:
-    """The answer of a returned value; blocks where it holds images."""
+    """The answer of a returned value; blocks where it holds images. Raises TypeError for a promise of one."""
     if isinstance(value, str):
         return ToolResult(value)
+    if inspect.isawaitable(value) or inspect.isgenerator(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(f"call() gave a {type(value).__name__}: it has to return its result, not a promise of it")
     items = value if isinstance(value, list) else [value]
     if items and all(is_content(item) for item in items):
         return _from_items(items, images=images)

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,21 @@ from toolrl.terminal_text import visible
 
 if TYPE_CHECKING:
     from toolrl_plugin_search.passages import Hit
+
+
+def _between(least: int, most: int = sys.maxsize) -> Callable[[str], int]:
+    """Reads a whole number of an argument."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value}, expected {least} to {most}")
+        return value
+
+    return number
+
+
+_COUNT = _between(1)
 
 
 class IndexCommand(Command):
@@ -41,8 +57,8 @@ class IndexCommand(Command):
         add("--encoder", metavar="FOLDER", help="a transformers model with its tokenizer")
         add("--vectors", metavar="FILE", help="FAISS index with the passages' vectors, in their order")
         add("--device", default="cpu", help="where the encoder runs, cpu or cuda (default: %(default)s)")
-        add("--batch-size", type=int, default=32, help="passages encoded together (default: %(default)s)")
-        add("--max-tokens", type=int, default=256, help="tokens of a passage that count (default: %(default)s)")
+        add("--batch-size", type=_COUNT, default=32, help="passages encoded together (default: %(default)s)")
+        add("--max-tokens", type=_COUNT, default=256, help="tokens of a passage that count (default: %(default)s)")
         add("--query-prefix", default="query: ", help="put before queries (default: %(default)r)")
         add("--passage-prefix", default="passage: ", help="put before passages (default: %(default)r)")
 
@@ -90,16 +106,18 @@ class ServeCommand(Command):
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
+        from toolrl_plugin_search.options import MAX_TOPK
+
         add = parser.add_argument
         add("index", type=Path, metavar="FOLDER", help="folder of an index")
         add("--host", default="127.0.0.1",
             help="address to listen on; anyone who connects can read the corpus (default: %(default)s)")  # fmt: skip
-        add("--port", type=int, default=8000, help="0 for any that is free (default: %(default)s)")
-        add("--topk", type=int, default=3,
+        add("--port", type=_between(0, 65535), default=8000, help="0 for any that is free (default: %(default)s)")
+        add("--topk", type=_between(1, MAX_TOPK), default=3,
             help="passages for a request that names no number (default: %(default)s)")  # fmt: skip
-        add("--workers", type=int, default=1, metavar="N",
+        add("--workers", type=_COUNT, default=1, metavar="N",
             help="batches that are searched at once (default: %(default)s)")  # fmt: skip
-        add("--max-batch", type=int, default=64, metavar="N", help="queries of a batch (default: %(default)s)")
+        add("--max-batch", type=_COUNT, default=64, metavar="N", help="queries of a batch (default: %(default)s)")
         _add_encoder(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -126,7 +144,7 @@ class QueryCommand(Command):
         add = parser.add_argument
         add("source", metavar="FOLDER|URL", help="folder of an index, or address of a retrieval server")
         add("query", help="what to look for")
-        add("--topk", type=int, default=3, help="passages to show (default: %(default)s)")
+        add("--topk", type=_COUNT, default=3, help="passages to show (default: %(default)s)")
         add("--json", action="store_true", help="print JSON, as a server answers")
         _add_encoder(parser)
 

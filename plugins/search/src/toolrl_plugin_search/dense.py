@@ -138,9 +138,12 @@ class FaissVectors:
     """The vectors of a FAISS index, in order: Search-R1 publishes such indexes of its corpora."""
 
     def __init__(self, path: Path) -> None:
-        """Raises DataError for a file that is none."""
-        import faiss  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
+        """Raises PluginError where FAISS is missing, DataError for a file that is none."""
+        try:
+            import faiss  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        except ImportError as error:
+            hint = "pip install 'toolrl-plugin-search[faiss]'"
+            raise PluginError("reading a FAISS index needs FAISS", hint=hint) from error
         try:
             self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY)
         except RuntimeError as error:

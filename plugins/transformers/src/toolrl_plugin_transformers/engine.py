@@ -48,7 +48,11 @@ class TransformersEngine:
     """A `RolloutEngine`. Its coroutines may be called from any event loop, one loop at a time."""
 
     def __init__(self, options: TransformersEngineOptions | None, context: BuildContext) -> None:
-        assert context.weights is not None, "it samples from the trainer's module"
+        if context.weights is None:
+            raise EngineError(
+                f"engine {context.name!r} samples from the trainer's module, and the trainer has none",
+                where=context.where or None,
+            )
         self.options = options or TransformersEngineOptions()
         self._weights = context.weights
         # A copy: the worker thread decodes with it while the event loop may encode with the original.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from toolrl.errors import EngineError
-from toolrl.types import Generation
+from toolrl.types import Generation, Sampling
 
 M = TypeVar("M", bound=BaseModel)
 ROUNDING = 1e-4
@@ -68,8 +68,11 @@ def generation(
     )
 
 
-def check(found: Generation, known_ids: int | None, server: str) -> None:
-    """Raise EngineError for a sample of a model that knows more ids than these (None where that is unknown)."""
+def check(found: Generation, sampling: Sampling, known_ids: int | None, server: str) -> None:
+    """Raise EngineError for a sample that can't be one of this request to a model that knows so many ids (None where
+    that is unknown)."""
+    if len(found.ids) > sampling.max_new_tokens:
+        raise EngineError(f"{server} gave {len(found.ids)} tokens, and was asked for {sampling.max_new_tokens} at most")
     if known_ids is not None and found.ids and max(found.ids) >= known_ids:
         raise EngineError(
             f"{server} gave the token id {max(found.ids)}, and the trainer's model has ids below {known_ids}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import random
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -213,11 +214,13 @@ def take_down(engine: Any) -> None:
 
 @contextlib.contextmanager
 def unchanged() -> Iterator[None]:
-    """Keep what is the whole process's of torch: vLLM seeds its generators, and on a CPU it disables
+    """Keep what is the whole process's: vLLM seeds every random generator, and on a CPU it disables
     `torch.set_num_threads`."""
     import torch
 
     set_threads, threads, dtype = torch.set_num_threads, torch.get_num_threads(), torch.get_default_dtype()
+    state, numpy = random.getstate(), sys.modules.get("numpy")
+    drawn = numpy.random.get_state() if numpy is not None else None
     # The number of threads is each thread's own until it is set there.
     torch.set_num_threads(threads)
     try:
@@ -227,3 +230,6 @@ def unchanged() -> Iterator[None]:
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
+        random.setstate(state)
+        if numpy is not None:
+            numpy.random.set_state(drawn)

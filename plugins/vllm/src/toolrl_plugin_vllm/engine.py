@@ -37,7 +37,11 @@ class VllmEngine(TokenEngine):
     """A `RolloutEngine`. Its coroutines may be called from any event loop, one loop at a time."""
 
     def __init__(self, options: VllmEngineOptions | None, context: BuildContext) -> None:
-        assert context.weights is not None, "vLLM is started with the trainer's"
+        if context.weights is None:
+            raise EngineError(
+                f"engine {context.name!r} starts with the trainer's weights, and the trainer has none",
+                where=context.where or None,
+            )
         self.options = options or VllmEngineOptions()
         rounded = ROUNDED if self.options.quantization else None
         super().__init__(context, context.weights, self.options.tolerance or rounded)

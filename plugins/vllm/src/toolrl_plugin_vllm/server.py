@@ -76,7 +76,7 @@ class OpenaiEngine(TokenEngine):
     async def _sample(self, ids: list[int], sampling: Sampling, seed: int | None) -> Generation:
         async with self._taking_part():
             found = await self._dialect.sample(ids, sampling, seed, self._version)
-        answers.check(found, self._known_ids, self._dialect.name)
+        answers.check(found, sampling, self._known_ids, self._dialect.name)
         return found
 
     async def update_weights(self, weights: WeightSource, version: int) -> None:

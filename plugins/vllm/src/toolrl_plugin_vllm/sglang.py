@@ -28,12 +28,14 @@ class SglangDialect:
 
     def __init__(self, client: Client, tokenizer: Any) -> None:
         self._client, self._tokenizer = client, tokenizer
+        self._given: str | None = None
+        """The name of the weights that it was given last."""
 
     async def set_up(self, known_ids: int | None) -> None:
         """Nothing."""
 
     async def sample(self, prompt: Sequence[int], sampling: Sampling, seed: int, version: int) -> Generation:
-        found = generation(await self._client.ask(PATH, body(prompt, sampling, seed)), version)
+        found = generation(await self._client.ask(PATH, body(prompt, sampling, seed)), version, self._given)
         return cut_at_stop(found, sampling.stop, self._decode) if sampling.stop and self._tokenizer else found
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -43,7 +45,8 @@ class SglangDialect:
         return prompt_logprobs(await self._client.ask(PATH, probe_body(ids)), ids)
 
     async def load(self, folder: str, version: int) -> None:
-        asked = {"model_path": folder, "weight_version": str(version), "flush_cache": True}
+        self._given = str(version)
+        asked = {"model_path": folder, "weight_version": self._given, "flush_cache": True}
         answer = await self._client.ask("/update_weights_from_disk", asked)
         if not isinstance(answer, dict) or answer.get("success") is not True:
             said = answer.get("message") if isinstance(answer, dict) else answer
@@ -84,9 +87,15 @@ def probe_body(ids: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def generation(answer: Any, version: int) -> Generation:
-    """The sample in an answer. Raises EngineError for an answer that holds none."""
+def generation(answer: Any, version: int, weights: str | None = None) -> Generation:
+    """The sample in an answer. Raises EngineError for an answer that holds none, and for one that names others than the
+    weights that the server was given last."""
     said = _read(answer)
+    if None not in (said.weights, weights) and said.weights != weights:
+        raise EngineError(
+            f"SGLang samples from weights that it calls {said.weights!r}, and was given {weights!r} last",
+            hint="It was restarted, or another server answers at this address.",
+        )
     ids, logprobs = [token for _, token, _ in said.sampled], [value for value, _, _ in said.sampled]
     if said.ids and said.ids != ids:
         raise EngineError(f"SGLang gave {len(said.ids)} output_ids and log-probabilities of {len(ids)} other tokens")
@@ -123,7 +132,10 @@ def prompt_logprobs(answer: Any, ids: Sequence[int]) -> list[float]:
             "SGLang gives no log-probabilities of a prompt: its weights can't be verified, and it can't teach",
             hint="Set engine.options.verify_weights to false for a server that can't.",
         )
-    return [value for value, _, _ in entries[1:] if value is not None]
+    found = [value for value, _, _ in entries[1:] if value is not None]
+    if len(found) + 1 != len(ids) or [token for _, token, _ in entries[1:]] != list(ids[1:]):
+        raise EngineError("SGLang gave the log-probabilities of another prompt than it was asked for")
+    return found
 
 
 def _read(answer: Any) -> _Answer:
@@ -146,3 +158,4 @@ class _Answer(BaseModel):
     error: Any = Field(None, validation_alias=AliasPath("meta_info", "finish_reason", "err_type"))
     status: int | None = Field(None, validation_alias=AliasPath("meta_info", "finish_reason", "status_code"))
     cached: int | None = Field(None, validation_alias=AliasPath("meta_info", "cached_tokens"))
+    weights: str | None = Field(None, validation_alias=AliasPath("meta_info", "weight_version"))

@@ -21,6 +21,7 @@ class SglangServer:
 
     def __init__(self, module: Any, tokenizer: Any, *, length: int = 256) -> None:
         self.module, self.tokenizer, self.length = module, tokenizer, length
+        self.version = "default"
         self.asked: list[tuple[str, Any]] = []
         self.running = 0
         self.takes_weights = True
@@ -46,6 +47,7 @@ class SglangServer:
                 {"success": False, "message": "shape mismatch", "num_paused_requests": 0}, status=400
             )
         self.module = transformers.AutoModelForCausalLM.from_pretrained(body["model_path"]).eval()
+        self.version = body["weight_version"]
         return web.json_response(
             {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
         )
@@ -83,6 +85,7 @@ class SglangServer:
             "prompt_tokens": len(prompt),
             "completion_tokens": len(entries),
             "cached_tokens": 7,
+            "weight_version": self.version,
             "output_token_logprobs": entries,
         }
         if body.get("logprob_start_len") == 0:
