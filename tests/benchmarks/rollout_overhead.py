@@ -5,12 +5,12 @@
 1,024 episodes run at once, in groups of 8, of five turns each: words and a call in four, an answer in the last. The
 engine answers with tokens from a script at once, so nothing is sampled; all else is what a run has: the chat format
 `template` with the template of Qwen2.5 (TRL's, so `pip install trl`), the parser `hermes`, two tools with checked
-arguments, time limits and cut results, a reward, end flags, exactness checks. `inline` has a coroutine and an inline
-function as tools, `threads` a coroutine and a function that runs in a thread; `recorded` is `inline` with every episode
-written to a run folder. `one each` has groups of one, so that each episode brings a prompt of its own.
+arguments, time limits and cut results, a reward, end flags, exactness checks. `coroutines` has two
+coroutines as tools, `threads` a coroutine and a function that runs in a thread; `recorded` is `coroutines` with every
+episode written to a run folder. `one each` has groups of one, so that each episode brings a prompt of its own.
 
 A round runs all of them, every other one in the opposite order; a figure is the median of the rounds, a ratio the
-median of the rounds' ratios to `inline`. Time is processor time of all threads. The exit status is 1 where `inline`
+median of the rounds' ratios to `coroutines`. Time is processor time of all threads. The exit status is 1 where `coroutines`
 takes more than a millisecond.
 """
 
@@ -132,11 +132,11 @@ class EndsWell:
         return Score(float(right), metrics={"correct": float(right)})
 
 
-def make_environment(tokenizer: Any, *, inline: bool) -> Environment:
+def make_environment(tokenizer: Any, *, coroutines: bool) -> Environment:
     """As a config with the template format, hermes, two tools and a reward gives it."""
     context = BuildContext("bench", tokenizer=tokenizer)
     chat = TemplateFormat(None, context)
-    tools = [add, tool(name="multiply")(_multiply_on_loop if inline else _multiply)]
+    tools = [add, tool(name="multiply")(_multiply_on_loop if coroutines else _multiply)]
     entries = [ToolEntry(one.name, as_toolset(one, None, context), policy=PolicyOptions()) for one in tools]
     return Environment(
         "default",
@@ -168,9 +168,9 @@ class Side:
 
 
 def make_side(
-    name: str, tokenizer: Any, count: int, *, inline: bool = True, group: int = GROUP, record: bool = False
+    name: str, tokenizer: Any, count: int, *, coroutines: bool = True, group: int = GROUP, record: bool = False
 ) -> Side:
-    environment = make_environment(tokenizer, inline=inline)
+    environment = make_environment(tokenizer, coroutines=coroutines)
     engine = ScriptEngine(tokenizer)
     rounds = iter(range(1_000_000))
 
@@ -217,11 +217,11 @@ def measure(sides: Sequence[Side], rounds: int) -> dict[str, list[float]]:
 
 
 def summary(seen: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Medians, and the ratio to `inline`."""
+    """Medians, and the ratio to `coroutines`."""
     return {
         name: {
             "cpu_us": statistics.median(times),
-            "ratio": statistics.median(one / inline for one, inline in zip(times, seen["inline"], strict=True)),
+            "ratio": statistics.median(one / base for one, base in zip(times, seen["coroutines"], strict=True)),
         }
         for name, times in seen.items()
     }
@@ -238,8 +238,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.disable(logging.WARNING)
     tokenizer = make_tokenizer()
     sides = [
-        make_side("inline", tokenizer, count),
-        make_side("threads", tokenizer, count, inline=False),
+        make_side("coroutines", tokenizer, count),
+        make_side("threads", tokenizer, count, coroutines=False),
         make_side("recorded", tokenizer, count, record=True),
         make_side("one each", tokenizer, count, group=1),
     ]
@@ -249,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name:12}{figures['cpu_us']:16.0f}{figures['ratio']:8.2f}")
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return int(result["sides"]["inline"]["cpu_us"] > TARGET)
+    return int(result["sides"]["coroutines"]["cpu_us"] > TARGET)
 
 
 if __name__ == "__main__":
