@@ -10,8 +10,8 @@ coroutines as tools, `threads` a coroutine and a function that runs in a thread;
 episode written to a run folder. `one each` has groups of one, so that each episode brings a prompt of its own.
 
 A round runs all of them, every other one in the opposite order; a figure is the median of the rounds, a ratio the
-median of the rounds' ratios to `coroutines`. Time is processor time of all threads. The exit status is 1 where `coroutines`
-takes more than a millisecond.
+median of the rounds' ratios to `coroutines`. Time is processor time of all threads. The exit status is 1 where
+`coroutines` takes more than a millisecond.
 """
 
 from __future__ import annotations
