@@ -119,7 +119,7 @@ def error_for_model(error: Exception) -> Exception:
         place = "".join(f"[{step!r}]" for step in error.absolute_path)
         return ArgumentsError(_cut(f"Bad arguments{f' at {place}' if place else ''}: {error.message}"))
     if isinstance(error, AssertionError):
-        return ToolError(_cut(f"The tool refused the call: {error or 'a check failed.'}"))
+        return ToolError(_cut(f"The tool refused the call: {str(error) or 'a check failed.'}"))
     names = {base.__name__ for base in type(error).__mro__}
     # These say something of the call, and not of the tool's code.
     meant = isinstance(error, ValueError | OSError | RuntimeError)
