@@ -127,11 +127,11 @@ def test_options_that_are_refused(model: Any, given_: dict[str, Any], said: str)
 
 
 def test_the_option_replay_of_older_configs_has_no_effect() -> None:
-    options = {"url": "http://h", "reconnect": {"replay": True, "attempts": 3}}
-    tools = [{"use": "openenv", "options": options}]
+    tools = [{"use": "openenv", "options": {"url": "http://h", "reconnect": {"replay": True, "attempts": 3}}}]
     data = {"train": {"use": "jsonl", "options": {"path": "rows.jsonl"}}}
-    check_config({"model": {"path": "m"}, "data": data, "environments": {"default": {"tools": tools}}})
-    assert OpenEnvOptions.model_validate(options).reconnect.attempts == 3
+    config = check_config({"model": {"path": "m"}, "data": data, "environments": {"default": {"tools": tools}}}).config
+    (use,) = config.environments["default"].tools
+    assert use.options == {"url": "http://h", "reconnect": {"attempts": 3}}
 
 
 # Observations.
