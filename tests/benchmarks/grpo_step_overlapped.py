@@ -15,7 +15,7 @@ from typing import Any
 import grpo_step
 from grpo_step import OurSide, Script, Times
 
-from toolrl.config.model import Config
+from toolrl.config.load import check_config
 from toolrl.loop.data import EndlessOrder
 from toolrl.protocols import StepReport
 from toolrl.rollouts.environment import Limits
@@ -106,7 +106,7 @@ class OverlappedSide(OurSide):
             engine=self._engine,
             events=watch,  # type: ignore[arg-type]
             saver=_NothingSaved(),  # type: ignore[arg-type]
-            config=Config.model_validate(config),
+            config=check_config(config).config,
             batches=supply,
         )
         watch.loop = asyncio.create_task(loop.run())
