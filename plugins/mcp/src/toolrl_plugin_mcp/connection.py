@@ -70,13 +70,14 @@ class ServerSetup:
 
     def connect(self, signals: LifeSignals) -> AbstractAsyncContextManager[Link]:
         """A new connection; it reports trouble by the signals."""
-        server = self.server
+        server, max_bytes = self.server, self.options.max_message_bytes
         if server.url is None:
             label = f"MCP server {self.name!r}"
-            return connect(stdio_streams(server, signals, hide=self.hide, label=label), signals)
+            streams = stdio_streams(server, signals, hide=self.hide, label=label, max_bytes=max_bytes)
+            return connect(streams, signals)
         sse = server.transport == "sse"
-        client = WatchedClient(plain_values(server.headers), signals, sse=sse)
-        return connect(http_streams(server.url, client, sse=sse), signals)
+        client = WatchedClient(plain_values(server.headers), signals, sse=sse, max_bytes=max_bytes)
+        return connect(http_streams(server.url, client, signals, sse=sse), signals)
 
 
 class McpConnection:

@@ -42,7 +42,7 @@ class McpOptions(BaseModel):
     """Options of the toolset `mcp`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-    old_names: ClassVar[OldNames] = {"max_result_chars": None, "max_message_bytes": None, "images": None}
+    old_names: ClassVar[OldNames] = {"max_result_chars": None, "images": None}
 
     servers: dict[str, ServerOptions] = Field(
         default_factory=dict, description="The servers by name, each as an entry of `mcpServers`."
@@ -83,6 +83,12 @@ class McpOptions(BaseModel):
     )
     start_timeout: float = Field(
         60.0, gt=0, description="Seconds a server may take to start, to shake hands and to list its tools."
+    )
+    max_message_bytes: int = Field(
+        16 * 2**20,
+        ge=2**16,
+        description="Bytes of one message of a server: an answer or a page of its list of tools. A call whose answer is "
+        "longer gets an error that says so. Images count as base64.",
     )
     restart: RestartOptions = Field(
         default_factory=RestartOptions,

@@ -13,10 +13,10 @@ from typing import Any
 import httpx2
 import mcp
 import mcp_types as types
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from toolrl_plugin_mcp.signals import LifeSignals
+from toolrl_plugin_mcp.sse import sse_streams
 
 VERSION = importlib.metadata.version("mcp")
 
@@ -24,15 +24,14 @@ Streams = AbstractAsyncContextManager[tuple[Any, Any]]
 """A transport: it gives the streams that the SDK reads messages from and writes messages to."""
 
 
+def http_streams(url: str, client: httpx2.AsyncClient, signals: LifeSignals, *, sse: bool) -> Streams:
+    """The transport to a URL. It takes over `client`, which bounds the messages, and closes it."""
+    return sse_streams(url, client, signals) if sse else _streamable_http_streams(url, client)
+
+
 @asynccontextmanager
-async def http_streams(url: str, client: httpx2.AsyncClient, *, sse: bool) -> AsyncIterator[tuple[Any, Any]]:
-    """The transport to a URL. It takes over `client`, and closes it."""
-    if sse:
-        factory: Any = lambda **_: client  # noqa: E731
-        async with sse_client(url, httpx_client_factory=factory) as streams:
-            yield streams
-        return
-    async with client, streamable_http_client(url, http_client=client) as streams:
+async def _streamable_http_streams(url: str, client: httpx2.AsyncClient) -> AsyncIterator[tuple[Any, Any]]:
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=None) as streams:
         yield streams
 
 

@@ -1,30 +1,36 @@
-"""The transport to a server that is started here: the SDK's own, to a process behind a guard.
+"""The transport to a server that is started here: one JSON message a line on its stdin and stdout.
 
-The guard (`toolrl_common.process_guard`) ends the server and all that it started, so that nothing outlives the run.
+The SDK's own keeps a line of any length, and copies it anew for each piece of it that comes.
+The process runs behind a guard (`toolrl_common.process_guard`), which ends it and all that it started.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
-from pydantic import ValidationError
+import anyio
+from mcp.client.stdio import get_default_environment
 
+from toolrl.tools.cancellation import uninterrupted
 from toolrl_common import process_guard
+from toolrl_plugin_mcp.messages import MessageBuffer, dump_message, fit_message, parse_message
 from toolrl_plugin_mcp.server_options import ServerOptions, plain_values
 from toolrl_plugin_mcp.signals import LifeSignals
 
 LAST_WORDS_SECONDS = 2.0
 """How long the end of stderr is waited for after stdout ended."""
+GRACE_SECONDS = 2.0
+"""How long a server may take to end after its stdin was closed; then the guard ends it."""
+GUARD_SECONDS = 4.0
+"""How long the guard may take to end everything before it is killed."""
 _TAIL = 1000
 """Characters of stderr that are kept for messages."""
 _CHUNK = 65536
@@ -60,80 +66,139 @@ class Tail:
 
 @asynccontextmanager
 async def stdio_streams(
-    options: ServerOptions, signals: LifeSignals, *, hide: Callable[[str], str], label: str
+    options: ServerOptions, signals: LifeSignals, *, hide: Callable[[str], str], label: str, max_bytes: int
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the process, and end it and all that came of it when left."""
-    guard = ["-I", "-S", process_guard.__file__, str(os.getpid()), str(options.command), *options.args]
-    parameters = StdioServerParameters(
-        command=sys.executable,
-        args=guard,
-        env=plain_values(options.env),
-        cwd=options.cwd,
-        encoding_error_handler="replace",
-    )
+    """Start the process, and end it and all that came of it when left. Raises OSError, and ValueError for a command that
+    can't be one."""
     tail = Tail(hide, label)
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as stderr, os.fdopen(writing, "w") as its_end:
-        errors = asyncio.create_task(_read_errors(stderr, tail))
-        try:
-            async with stdio_client(parameters, its_end) as (read, write):
-                its_end.close()  # The process has a copy.
-                yield _WatchedMessages(read, signals, tail, errors), write
-        finally:
-            errors.cancel()
-            await asyncio.wait([errors])
-
-
-async def _read_errors(pipe: Any, tail: Tail) -> None:
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), pipe
-    )
+    process = await _start(options)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    to_session, read = anyio.create_memory_object_stream[Any](0)
+    write, from_session = anyio.create_memory_object_stream[Any](0)
+    errors = asyncio.create_task(_read_errors(process.stderr, tail))
+    reader = asyncio.create_task(_read_messages(process.stdout, to_session, max_bytes))
+    pumps = [errors, reader, asyncio.create_task(_write_messages(process.stdin, from_session))]
+    watch = asyncio.create_task(_watch(reader, errors, to_session, signals, tail))
     try:
-        while data := await reader.read(_CHUNK):
-            tail.add(data.decode(errors="replace"))
+        yield read, write
     finally:
-        transport.close()
-
-
-class _WatchedMessages:
-    """The messages of a process; reports their end before the SDK answers the waiting calls with it."""
-
-    def __init__(self, stream: Any, signals: LifeSignals, tail: Tail, errors: asyncio.Task[None]) -> None:
-        self._stream = stream
-        self._signals = signals
-        self._tail = tail
-        self._errors = errors
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    async def __aenter__(self) -> Any:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> Any:
-        return await self._stream.__aexit__(*error)
-
-    def __aiter__(self) -> _WatchedMessages:
-        return self
-
-    async def __anext__(self) -> Any:
+        watch.cancel()
+        # Until the process is gone its output is read on, to nowhere, so that it can't hang in a write.
+        read.close()
+        closing = asyncio.create_task(_close(process))
         try:
-            item = await anext(self._stream)
-            return _whole(item) if isinstance(item, ValidationError) else item
-        except StopAsyncIteration:
-            await asyncio.wait([self._errors], timeout=LAST_WORDS_SECONDS)
-            self._signals.lost(f"it ended{self._tail.show()}")
-            raise
+            await asyncio.shield(closing)
+        finally:
+            if not closing.done():  # Cancelled: no grace.
+                _terminate(process)
+            await uninterrupted(_end(closing, [watch, *pumps]))
+            for stream in (to_session, write, from_session):
+                stream.close()
 
 
-def _whole(refused: ValidationError) -> Any:
-    """The message of a refused line with its halves of characters replaced: a server that cuts texts makes them, and
-    its caller would wait for the answer. The error itself where that is no message either."""
+async def _start(options: ServerOptions) -> asyncio.subprocess.Process:
+    guard = ["-I", "-S", process_guard.__file__, str(os.getpid()), str(options.command), *options.args]
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *guard,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        limit=_CHUNK,
+        env={**get_default_environment(), **plain_values(options.env)},
+        cwd=options.cwd,
+        start_new_session=True,
+    )
+
+
+# The pipes.
+
+
+async def _read_messages(pipe: asyncio.StreamReader, to_session: Any, max_bytes: int) -> None:
+    """Messages of the server until it ends; what is no message is passed over, as many servers print on stdout."""
+    buffer = MessageBuffer(max_bytes)
+    with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        while chunk := await pipe.read(_CHUNK):
+            *ends, rest = chunk.split(b"\n")
+            for end in ends:
+                buffer.add(end)
+                if message := await fit_message(buffer.take(), max_bytes):
+                    await _send(message, to_session)
+            buffer.add(rest)
+        return
+    while await pipe.read(_CHUNK):  # The session is over.
+        pass
+
+
+async def _send(line: bytes, to_session: Any) -> None:
     try:
-        parsed = json.loads(refused.errors()[0]["input"])
-        text = json.dumps(parsed, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
-    except (ValueError, TypeError, RecursionError):
-        return refused
+        message = parse_message(line)
+    except (ValueError, RecursionError):
+        return
+    await to_session.send(message)
+
+
+async def _write_messages(pipe: asyncio.StreamWriter, from_session: Any) -> None:
+    """Messages of the session. A server that doesn't read holds up its callers, until their time limits."""
+    with contextlib.suppress(OSError):  # It ended: its stdout says so.
+        async for message in from_session:
+            pipe.write(dump_message(message) + b"\n")
+            await pipe.drain()
+    from_session.close()
+
+
+async def _read_errors(pipe: asyncio.StreamReader, tail: Tail) -> None:
+    while data := await pipe.read(_CHUNK):
+        tail.add(data.decode(errors="replace"))
+
+
+async def _watch(
+    reader: asyncio.Task[None], errors: asyncio.Task[None], to_session: Any, signals: LifeSignals, tail: Tail
+) -> None:
+    """Report the end of the process before the SDK answers the waiting calls with it."""
+    await asyncio.wait([reader])
+    await asyncio.wait([errors], timeout=LAST_WORDS_SECONDS)
+    signals.lost(f"it ended{tail.show()}")
+    to_session.close()
+
+
+# The end.
+
+
+async def _close(process: asyncio.subprocess.Process) -> None:
+    """End the process and all that came of it: by closing its stdin, by SIGTERM, by SIGKILL."""
+    assert process.stdin is not None
+    process.stdin.close()
+    if not await _has_ended(process, GRACE_SECONDS):
+        _terminate(process)
+        if not await _has_ended(process, GUARD_SECONDS):
+            _log.warning("the guard %d doesn't end, and is killed", process.pid)
+            process.kill()
+            await _has_ended(process, GUARD_SECONDS)
+    # A stray that left the guard may hold a pipe open. Nothing public of asyncio closes the transport.
+    process._transport.close()  # type: ignore[attr-defined]
+
+
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    """Ask the guard to end the process and all that came of it."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+
+
+async def _has_ended(process: asyncio.subprocess.Process, seconds: float) -> bool:
+    """Whether the guard ended within this time. asyncio's `wait` waits for the pipes as well, which a stray may hold."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while process.returncode is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    return process.returncode is not None
+
+
+async def _end(closing: asyncio.Task[None], pumps: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait([closing])
+    for pump in pumps:
+        pump.cancel()
+    await asyncio.wait(pumps)
+    await asyncio.gather(*pumps, return_exceptions=True)
