@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import http.server
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +187,23 @@ def toy(request: pytest.FixtureRequest, nothing_is_left: None) -> Iterator[tuple
         yield {"url": server.url}, server
     finally:
         server.kill()
+
+
+@contextmanager
+def _answering(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server that answers like this."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def answering() -> Callable[[type[http.server.BaseHTTPRequestHandler]], AbstractContextManager[str]]:
+    """Starts an HTTP server that answers as a handler does."""
+    return _answering

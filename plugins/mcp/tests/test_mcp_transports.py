@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.server
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,20 +128,6 @@ async def test_a_server_that_forgot_the_session(rig: Any, toy: Toy) -> None:
         assert await rig.call(toolset, "add", a=3, b=4) == "7"
 
 
-@contextmanager
-def answering(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The address of a server that answers like this."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 class Refusing(http.server.BaseHTTPRequestHandler):
     """An HTTP server that is no MCP server: its path is the status that it answers with."""
 
@@ -166,7 +149,7 @@ class Refusing(http.server.BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("kind", ["streamable-http", "sse"])
 @pytest.mark.parametrize("status", [200, 401, 404, 500])
-async def test_a_url_that_is_no_mcp_server(rig: Any, kind: str, status: int) -> None:
+async def test_a_url_that_is_no_mcp_server(rig: Any, answering: Any, kind: str, status: int) -> None:
     with answering(Refusing) as url:
         entry = {"url": f"{url}/{status}", "type": kind, "headers": {"Authorization": "Bearer hunter2"}}
         toolset = rig.toolset(rig.options(server=entry, start_timeout=3.0))

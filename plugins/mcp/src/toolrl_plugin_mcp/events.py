@@ -9,6 +9,7 @@ from toolrl_plugin_mcp.messages import LongMessage, MessageBuffer, fit_message
 
 _LINE_END = re.compile(rb"(\r\n|\n|\r)")
 _DATA = b"data:"
+_DATA_FIELD = re.compile(rb"(?:\A|(?<=[\r\n]))data:")
 
 
 class EventReader:
@@ -64,5 +65,5 @@ def make_event(lines: list[bytes], message: bytes) -> bytes:
 
 def _long_parts(event: LongMessage) -> tuple[list[bytes], LongMessage]:
     """The lines before the data of an event that is too long, and its message."""
-    before, _, head = (b"\n" + event.head).partition(b"\n" + _DATA)
-    return before.splitlines(), LongMessage(head, event.tail)
+    before, *data = _DATA_FIELD.split(event.head, maxsplit=1)
+    return before.splitlines(), LongMessage(data[0] if data else b"", event.tail)

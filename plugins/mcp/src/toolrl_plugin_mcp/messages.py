@@ -108,8 +108,8 @@ async def fit_message(message: bytes | LongMessage, limit: int) -> bytes:
 
 
 def parse_message(message: bytes) -> SessionMessage:
-    """A message for the SDK. Halves of surrogate pairs are replaced: a server that cuts texts makes them, and its caller
-    would wait for the answer. Raises ValueError for what is no message."""
+    """A message for the SDK. Halves of surrogate pairs are replaced: a server that cuts texts makes them, and the SDK
+    refuses them. Raises ValueError, or RecursionError, for what is no message."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False))
     except ValueError:
@@ -148,6 +148,8 @@ def _with_fewer_contents(message: bytes) -> bytes:
     try:
         parsed = json.loads(message)
         contents = parsed["result"]["content"]
+        if not isinstance(contents, list):
+            return message
         parsed["result"]["content"] = _joined(contents)
         return json.dumps(parsed).encode()
     except (ValueError, TypeError, KeyError, RecursionError):

@@ -87,8 +87,8 @@ class McpOptions(BaseModel):
     max_message_bytes: int = Field(
         16 * 2**20,
         ge=2**16,
-        description="Bytes of one message of a server: an answer or a page of its list of tools. A call whose answer is "
-        "longer gets an error that says so. Images count as base64.",
+        description="Bytes that one message of a server may have: an answer, or a page of its list of tools. A call "
+        "whose answer is longer gets an error that says so. Images count as base64.",
     )
     restart: RestartOptions = Field(
         default_factory=RestartOptions,

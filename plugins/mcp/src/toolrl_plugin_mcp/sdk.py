@@ -11,10 +11,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import httpx2
+import jsonschema
 import mcp
 import mcp_types as types
 from mcp.client.streamable_http import streamable_http_client
+from referencing.exceptions import Unresolvable
 
+from toolrl.tools.threads import POOL
+from toolrl.tools.validation import compile_schema
 from toolrl_plugin_mcp.signals import LifeSignals
 from toolrl_plugin_mcp.sse import sse_streams
 
@@ -55,6 +59,9 @@ class Link:
 
     def __init__(self, client: mcp.Client) -> None:
         self._client = client
+        self._output_schemas: dict[str, Any] = {}
+        # The SDK checks structured content on the event loop, which takes seconds for a long list: see `call_tool`.
+        client.session.validate_tool_result = _leave_unchecked  # type: ignore[method-assign]
 
     async def list_tools(self) -> list[dict[str, Any]]:
         """All tools, page by page. A list that never ends is ended by its caller's time limit."""
@@ -70,13 +77,34 @@ class Link:
             tools.extend(page.get("tools") or ())
             following = page.get("nextCursor")
             if not following or following == cursor:
+                self._output_schemas = {tool["name"]: tool.get("outputSchema") for tool in tools}
                 return tools
             cursor = following
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """A `CallToolResult`; raises ValueError or RuntimeError for a result that is none, or doesn't fit the tool's
         output schema. Cancelling it cancels the server's call."""
-        return _plain(await self._client.call_tool(name, dict(arguments)))
+        result = await self._client.call_tool(name, dict(arguments))
+        schema = self._output_schemas.get(name)
+        if schema is not None and not result.is_error:
+            if "structured_content" not in result.model_fields_set:
+                raise RuntimeError(f"the tool {name!r} has an output schema, and its answer no structured content")
+            await POOL.submit(_check_output, schema, result.structured_content)
+        return _plain(result)
+
+
+async def _leave_unchecked(name: str, result: types.CallToolResult) -> None:
+    """In the place of the SDK's check."""
+
+
+def _check_output(schema: Mapping[str, Any], value: Any) -> None:
+    """Check structured content. Raises RuntimeError if it doesn't fit, or the schema can't be used."""
+    try:
+        error = jsonschema.exceptions.best_match(compile_schema(schema).iter_errors(value))
+    except (jsonschema.SchemaError, Unresolvable) as problem:
+        raise RuntimeError(f"its output schema can't be used: {problem!s:.300}") from problem
+    if error is not None:
+        raise RuntimeError(f"its structured content doesn't fit the output schema: {error.json_path}: {error.message}")
 
 
 def _plain(result: Any) -> dict[str, Any]:

@@ -68,8 +68,8 @@ class Tail:
 async def stdio_streams(
     options: ServerOptions, signals: LifeSignals, *, hide: Callable[[str], str], label: str, max_bytes: int
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the process, and end it and all that came of it when left. Raises OSError, and ValueError for a command that
-    can't be one."""
+    """Start the process, and end it and all that came of it when left. Raises OSError, and ValueError for a command
+    that can't be one."""
     tail = Tail(hide, label)
     process = await _start(options)
     assert process.stdin is not None
@@ -188,7 +188,7 @@ def _terminate(process: asyncio.subprocess.Process) -> None:
 
 
 async def _has_ended(process: asyncio.subprocess.Process, seconds: float) -> bool:
-    """Whether the guard ended within this time. asyncio's `wait` waits for the pipes as well, which a stray may hold."""
+    """Whether the guard ended within this time. asyncio's `wait` waits for the pipes too, which a stray may hold."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while process.returncode is None:  # noqa: ASYNC110

@@ -5,7 +5,8 @@
 Modes: `paged` lists its tools in pages of two; `endless` never ends its list; `noisy` prints what is no message between
 its messages; `mute` never answers; `early` ends at once; `nonsense` answers the handshake with nonsense; `future` asks
 for a protocol version that nobody knows; `odd` lists tools with odd names and schemas; `bare` has no tools; `error`
-answers every call with a JSON-RPC error.
+answers every call with a JSON-RPC error; `late` puts the id of an answer behind its result, as the TypeScript SDK does;
+`wide` lists a tool with a very long description.
 """
 
 from __future__ import annotations
@@ -52,13 +53,19 @@ TOOLS = [tool(f"tool{number}") for number in range(5)] if MODES & {"paged", "end
 if "odd" in MODES:
     TOOLS = ODD
 elif not TOOLS and "bare" not in MODES:
-    TOOLS = [tool(name) for name in ("echo", "slow", "crash", "note", "pid", "split", "half")]
+    TOOLS = [tool(name) for name in ("echo", "slow", "crash", "note", "pid", "split", "half", "big", "flood", "misfit")]
+    TOOLS[-1]["outputSchema"] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    if "wide" in MODES:
+        TOOLS[0]["description"] = "long " * 100_000
     TOOLS[0]["inputSchema"] = {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}}
     TOOLS[1]["annotations"] = {"readOnlyHint": True}
 
 
 def send(message: dict[str, Any]) -> None:
-    data = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+    whole = {"jsonrpc": "2.0", **message}
+    if "late" in MODES and "result" in whole:
+        whole = {"result": whole["result"], "jsonrpc": "2.0", "id": whole["id"]}
+    data = json.dumps(whole).encode() + b"\n"
     with LOCK:
         if "noisy" in MODES:
             os.write(1, b"loading 50%\n\n\xff\xfe\n{not json\n[1, 2]\n" + b"n" * 300_000 + b"\n")
@@ -130,6 +137,13 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return text(", ".join(NOTES))
     elif name == "pid":
         return text(os.getpid())
+    elif name == "big":
+        return text("x" * int(arguments["characters"]))
+    elif name == "flood":
+        for kind in ("progress", "message", "resources/updated"):
+            send({"method": f"notifications/{kind}", "params": {"data": "y" * int(arguments["characters"])}})
+    elif name == "misfit":
+        return {**text("7"), **({"structuredContent": arguments} if arguments else {})}
     elif name == "half":  # As of a server that cuts a text in the midst of a character.
         return text("cut \ud83d")
     elif name == "split":

@@ -86,6 +86,12 @@ async def big(characters: int) -> str:
 
 
 @app.tool()
+async def numbers(count: int) -> list[int]:
+    """A long list: so many contents, and structured content."""
+    return list(range(count))
+
+
+@app.tool()
 async def whoami() -> str:
     """The process's number."""
     return str(os.getpid())
