@@ -72,7 +72,7 @@ async def test_an_episode_without_calls_starts_nothing(rig: Any, tmp_path: Path)
 
     async with rig.started(options) as toolset:
         async with rig.episode(toolset) as session:
-            assert len(session.specs()) == 7
+            assert "raw-echo" in [spec.name for spec in session.specs()]
         assert log.read_text() == "x"  # to list the tools
         async with rig.episode(toolset) as session:
             await asyncio.gather(*(session.call(ToolCall("raw-echo", {})) for _ in range(4)))
