@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from openenv_help import box_of, episode, options, turn, until
-from openenv_wire_server import TOOLS, Drop, FakeEnv, FakeServer, error
+from openenv_wire_server import TOOLS, Drop, FakeEnv, FakeServer, error, observation
 
 from toolrl.errors import ToolsetError
 from toolrl.types import ToolCall
@@ -41,6 +41,28 @@ async def test_a_step_that_is_too_slow_fails_the_episode() -> None:
             with pytest.raises(ToolsetError, match="no answer within"):
                 await session.rewards()
             go.set()
+
+
+# Long answers.
+
+
+async def test_an_answer_that_is_too_long_is_told_as_such_and_fails_its_episode_alone() -> None:
+    def script(env: FakeEnv, message: dict[str, Any]) -> Any:
+        size = int(message["data"]["arguments"].get("text", 0)) if steps_of(message) else 0
+        return observation({"tool_name": "echo", "result": "x" * size, "error": None}) if size else None
+
+    async with FakeServer(tools=TOOLS).running() as server:
+        server.script = script
+        given = options(server.url, max_message_bytes=2 * 2**20)
+        async with box_of(given) as box, episode(box) as session, episode(box) as other:
+            (cut,) = await session.answer([ToolCall("echo", {"text": "1500000"})])
+            assert "[500000 characters left out]" in cut.result.text
+            (long,) = await session.answer([ToolCall("echo", {"text": "3000000"})])
+            assert "longer than 2097152 bytes (option max_message_bytes" in long.result.text
+            with pytest.raises(ToolsetError, match="max_message_bytes"):
+                await session.rewards()
+            (count,) = await other.answer([COUNT])
+            assert count.result.text == "1"
 
 
 # Lost connections.

@@ -73,7 +73,7 @@ def test_what_is_no_answer_is_said(stub: HttpStub, body: bytes) -> None:
 
 def test_a_large_answer_is_cut_off(stub: HttpStub) -> None:
     stub.script(HttpReply(finished("x" * (2 << 20))))
-    with pytest.raises(SandboxApiError, match="larger than 1 MiB"):
+    with pytest.raises(SandboxApiError, match=r"larger than 1 MiB \(max_response_mb\)"):
         ask(stub.url, max_response_mb=1)
 
 

@@ -36,6 +36,8 @@ class JsonClient:
 
     service: ClassVar[str] = "server"
     hint: ClassVar[str] = "Correct the address, or the key."
+    limit_option: ClassVar[str] = ""
+    """The user's option that bounds an answer, if there is one."""
     error: ClassVar[type[ToolError]] = ToolError
     misconfigured: ClassVar[type[ToolrlError]] = ToolsetError
     transient: ClassVar[Container[int]] = frozenset({429, 500, 502, 503, 504})
@@ -109,7 +111,8 @@ class JsonClient:
             if len(content) > limit:
                 if response.status != 200:
                     break
-                raise self.error(f"The {self.service}'s answer is larger than {limit / (1 << 20):g} MiB.")
+                option = f" ({self.limit_option})" if self.limit_option else ""
+                raise self.error(f"The {self.service}'s answer is larger than {limit / (1 << 20):g} MiB{option}.")
         return bytes(content)
 
     def _refused(self, response: Any, content: bytes) -> Exception:

@@ -22,7 +22,8 @@ from toolrl.errors import ToolsetError
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_plugin_openenv.wire import CAPACITY, CLOSE, FATAL, STATE, Answer, Failure, read_answer
 
-MAX_MESSAGE_BYTES = 100 * 2**20
+_TOO_BIG = 1009
+"""The code with which either side of a WebSocket refuses a message as too long."""
 NOT_THERE = "Is the server running, and is `url` its address?"
 NO_WEBSOCKET = (
     "Something answers there, but gives no WebSocket: `url` is the address of an OpenEnv server, without `/ws`. One "
@@ -53,6 +54,8 @@ class Address:
     headers: Mapping[str, str] = field(default_factory=dict)
     connect_timeout: float = 10.0
     close_timeout: float = 10.0
+    max_message_bytes: int = 100 * 2**20
+    """Bytes of one message of the server."""
 
     @property
     def websocket(self) -> str:
@@ -154,8 +157,17 @@ class OpenEnvConnection:
                 raise self._lose(RuntimeError(f"it sent what no request asked for: {raw[:200]!r}"))
 
     def _lose(self, error: Exception | None = None) -> LostError:
-        self.lost = self.lost or self._address.hide(f"{type(error).__name__}: {error}"[:500])
+        self.lost = self.lost or self._address.hide(self._in_words(error)[:500])
         return LostError(f"the connection to {self._address.shown} is lost: {self.lost}")
+
+    def _in_words(self, error: Exception | None) -> str:
+        if isinstance(error, ConnectionClosed):
+            if error.sent is not None and error.sent.code == _TOO_BIG:
+                limit = self._address.max_message_bytes
+                return f"the server's answer was longer than {limit} bytes (option max_message_bytes of openenv)"
+            if error.rcvd is not None and error.rcvd.code == _TOO_BIG:
+                return f"a message to the server was longer than it takes: {error.rcvd.reason}".rstrip(": ")
+        return f"{type(error).__name__}: {error}"
 
 
 async def connect(address: Address) -> OpenEnvConnection:
@@ -167,7 +179,7 @@ async def connect(address: Address) -> OpenEnvConnection:
             additional_headers=dict(address.headers),
             open_timeout=address.connect_timeout,
             close_timeout=address.close_timeout,
-            max_size=MAX_MESSAGE_BYTES,
+            max_size=address.max_message_bytes,
             # An environment may keep its server's event loop busy for longer than any ping would wait.
             ping_interval=None,
             compression=None,

@@ -108,8 +108,6 @@ class ReconnectOptions(BaseModel):
 class OpenEnvOptions(EpisodeOptions):
     """Options of the toolset `openenv`."""
 
-    old_names: ClassVar[OldNames] = {"max_message_bytes": None}
-
     url: str | None = Field(
         None,
         pattern=r"\A(https?|wss?)://[^/\s]+",
@@ -145,6 +143,12 @@ class OpenEnvOptions(EpisodeOptions):
     start_timeout: float = Field(60.0, gt=0, description="Seconds until the server has to be there when a run starts.")
     connect_timeout: float = Field(10.0, gt=0, description="Seconds for one try to open a session.")
     close_timeout: float = Field(10.0, gt=0, description="Seconds a server may take to let go of a session.")
+    max_message_bytes: int = Field(
+        100 * 2**20,
+        ge=2**16,
+        description="Bytes that one message of the server may have; a longer one ends its session, and the episode "
+        "fails. As in OpenEnv's own client.",
+    )
     reconnect: ReconnectOptions = Field(
         default_factory=ReconnectOptions,
         description="What happens where the server can't be reached, or a connection breaks.",

@@ -46,11 +46,11 @@ def call_result(
         text, failed = result_text(observation["result"])
     else:
         text, failed = show(observation), False  # An environment may answer with observations of its own.
-    text = clean(text)
     if len(text) > MAX_CHARS:
-        text = f"{text[: MAX_CHARS // 2]}\n…\n{text[-MAX_CHARS // 2 :]}"
+        half = MAX_CHARS // 2
+        text = f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
     return ToolResult(
-        text or "(no output)", reward=answer.reward, done=answer.done, error="tool_error" if failed else None
+        clean(text) or "(no output)", reward=answer.reward, done=answer.done, error="tool_error" if failed else None
     )
 
 

@@ -63,6 +63,7 @@ class OpenEnvToolset:
             {name: value.get_secret_value() for name, value in options.headers.items()},
             options.connect_timeout,
             options.close_timeout,
+            options.max_message_bytes,
         )
         self._container: Container | None = None
         self._show = make_show(options.observation, context.chat_format, options.max_observation_tokens)

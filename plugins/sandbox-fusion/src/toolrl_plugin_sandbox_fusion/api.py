@@ -158,6 +158,7 @@ class SandboxClient(JsonClient):
 
     service = "sandbox"
     hint = "Correct `sandbox_fusion_url`, or the key in `headers`."
+    limit_option = "max_response_mb"
     error = SandboxApiError
     transient = frozenset({429, 502, 503, 504})
 
