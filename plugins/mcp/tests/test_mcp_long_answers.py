@@ -101,7 +101,7 @@ class Streaming(http.server.BaseHTTPRequestHandler):
             self._send(200, "application/json", data)
             return
         end = b"\r\n" if "crlf" in self.path else b"\n"
-        told = b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "%b"}}' % (b"y" * 10**6)
+        told = b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "%b"}}' % (b"y" * (LIMIT + 1))
         lines = [
             b"event: message",
             b"data: " + told,

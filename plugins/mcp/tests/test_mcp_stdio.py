@@ -87,6 +87,7 @@ async def test_noise_on_stdout_is_passed_over(rig: Any, caplog: pytest.LogCaptur
         async with rig.started(rig.options("noisy")) as toolset:
             assert await rig.call(toolset, "echo", a="ä\n\u2028") == '{"a": "ä\\n\u2028"}'
             assert await rig.call(toolset, "half") == "cut \N{REPLACEMENT CHARACTER}"
+            assert await rig.call(toolset, "latin") == "caf\N{REPLACEMENT CHARACTER}"
             assert toolset.servers["raw"].connections[0].restarts == 0
     assert not caplog.records
 

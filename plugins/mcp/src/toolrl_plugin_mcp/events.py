@@ -35,8 +35,11 @@ class EventReader:
         if chunk:
             self._after_return = chunk.endswith(b"\r")
         for piece in filter(None, _LINE_END.split(chunk)):
+            ends_line = piece in (b"\n", b"\r", b"\r\n")
+            if ends_line and self._buffer.empty:
+                continue  # a further empty line between events
             self._buffer.add(piece)
-            if piece not in (b"\n", b"\r", b"\r\n"):
+            if not ends_line:
                 self._at_line_start = False
             elif self._at_line_start:
                 yield self._buffer.take()
@@ -44,11 +47,11 @@ class EventReader:
                 self._at_line_start = True
 
 
-async def fit_event(event: bytes | LongMessage, limit: int) -> bytes:
+async def fit_event(event: bytes | LongMessage, limit: int, request_id: int | str | None = None) -> bytes:
     """An event as the SDK gets it, with the message that `fit_message` makes of its own; empty if nothing is left."""
     if isinstance(event, LongMessage):
         fields, message = _long_parts(event)
-        return make_event(fields, await fit_message(message, limit))
+        return make_event(fields, await fit_message(message, limit, request_id))
     lines = event.splitlines()
     data = b"\n".join(line.removeprefix(_DATA).removeprefix(b" ") for line in lines if line.startswith(_DATA))
     fitting = await fit_message(data, limit)

@@ -8,13 +8,14 @@ server that can't be reached, a server error. Its responses hold messages that f
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, suppress
 from typing import Any
 
 import httpx2
 
 from toolrl_plugin_mcp.events import EventReader, fit_event, make_event
-from toolrl_plugin_mcp.messages import MessageBuffer, fit_message, refusal
+from toolrl_plugin_mcp.messages import LongMessage, MessageBuffer, fit_message, refusal
 from toolrl_plugin_mcp.signals import LifeSignals, in_words
 
 CONNECT_SECONDS = 10.0
@@ -83,45 +84,46 @@ class WatchedClient(httpx2.AsyncClient):
         made.next_request = response.next_request
         return made
 
-    async def _bytes(self, request: Any, response: Any) -> AsyncIterator[bytes]:
+    async def _bytes(self, request: Any, response: Any) -> AsyncGenerator[bytes]:
         """A response's bytes, decoded; reports how they ended."""
         try:
-            async for chunk in response.aiter_bytes():
-                yield chunk
+            async with aclosing(response.aiter_bytes()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         except (httpx2.TransportError, httpx2.DecodingError, OSError) as error:
             self._trouble(request, f"a response broke off: {in_words(error)}")
             raise
         if request.method == "GET" and self._sse:
             self._signals.lost("the server ended the event stream")
 
-    async def _events(self, request: Any, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _events(self, request: Any, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """The events of a stream. The answer to a POST that is too long ends its stream: nothing follows it."""
-        reader = EventReader(self._max_bytes)
-        async for chunk in chunks:
-            for event in reader.read(chunk):
-                if fitting := await fit_event(event, self._max_bytes):
-                    yield fitting
-            if request.method == "POST" and (long := reader.long) is not None and long.is_response:
-                yield make_event([], refusal(_id_of(request), self._max_bytes))
-                return
+        reader, limit = EventReader(self._max_bytes), self._max_bytes
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                for event in reader.read(chunk):
+                    request_id = _id_of(request) if isinstance(event, LongMessage) else None
+                    if fitting := await fit_event(event, limit, request_id):
+                        yield fitting
+                if request.method == "POST" and (long := reader.long) is not None and long.is_response:
+                    yield make_event([], refusal(_id_of(request), limit))
+                    return
 
-    async def _body(self, request: Any, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _body(self, request: Any, chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         """A body that is one message. What is left of a longer one isn't read."""
         buffer = MessageBuffer(self._max_bytes)
-        async for chunk in chunks:
-            buffer.add(chunk)
-            if buffer.long is not None:
-                yield refusal(_id_of(request), self._max_bytes)
-                return
-        message = buffer.take()
-        assert isinstance(message, bytes)
-        yield await fit_message(message, self._max_bytes)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                buffer.add(chunk)
+                if buffer.long is not None:
+                    break
+        yield await fit_message(buffer.take(), self._max_bytes, _id_of(request))
 
 
 class _Body(httpx2.AsyncByteStream):
     """The body of a response made of another's, which is closed with it."""
 
-    def __init__(self, response: Any, chunks: AsyncIterator[bytes]) -> None:
+    def __init__(self, response: Any, chunks: AsyncGenerator[bytes]) -> None:
         self._response = response
         self._chunks = chunks
 
@@ -129,7 +131,11 @@ class _Body(httpx2.AsyncByteStream):
         return self._chunks
 
     async def aclose(self) -> None:
-        await self._response.aclose()
+        try:
+            with suppress(RuntimeError):  # It is being read.
+                await self._chunks.aclose()
+        finally:
+            await self._response.aclose()
 
 
 def _id_of(request: Any) -> int | str | None:

@@ -84,6 +84,11 @@ class MessageBuffer:
             del self._data[_EDGE:]
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing of the next message has come."""
+        return not self._data
+
+    @property
     def long(self) -> LongMessage | None:
         """The message as far as it has come, if it is too long already."""
         return None if self._tail is None else LongMessage(bytes(self._data), bytes(self._tail))
@@ -95,10 +100,11 @@ class MessageBuffer:
         return message
 
 
-async def fit_message(message: bytes | LongMessage, limit: int) -> bytes:
-    """A message as the SDK gets it; empty if it gets none. A thread works on a result of many contents."""
+async def fit_message(message: bytes | LongMessage, limit: int, request_id: int | str | None = None) -> bytes:
+    """A message as the SDK gets it; empty if it gets none. A thread works on a result of many contents. `request_id` is
+    that of the request that only this stream answers."""
     if isinstance(message, LongMessage):
-        return _refuse_long(message, limit)
+        return _refuse_long(message, limit, request_id)
     if _UNREAD.match(message):
         return b""
     # In a JSON string these quotes have backslashes, so this counts members and kinds alone.
@@ -108,12 +114,12 @@ async def fit_message(message: bytes | LongMessage, limit: int) -> bytes:
 
 
 def parse_message(message: bytes) -> SessionMessage:
-    """A message for the SDK. Halves of surrogate pairs are replaced: a server that cuts texts makes them, and the SDK
-    refuses them. Raises ValueError, or RecursionError, for what is no message."""
+    """A message for the SDK. Halves of surrogate pairs and broken UTF-8 are replaced: a server that cuts texts makes
+    them, and the SDK refuses them. Raises ValueError, or RecursionError, for what is no message."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(message, by_name=False))
     except ValueError:
-        parsed = json.loads(message)
+        parsed = json.loads(message.decode(errors="replace"))
         if not isinstance(parsed, dict):
             raise
     text = json.dumps(parsed, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -135,9 +141,10 @@ def refusal(request_id: int | str | None, limit: int) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
 
 
-def _refuse_long(message: LongMessage, limit: int) -> bytes:
-    if message.is_response and message.id is not None:
-        return refusal(message.id, limit)
+def _refuse_long(message: LongMessage, limit: int, request_id: int | str | None) -> bytes:
+    answered = request_id if message.id is None else message.id
+    if message.is_response and answered is not None:
+        return refusal(answered, limit)
     kind = "response without an id" if message.is_response else "request or notification"
     _log.warning("an MCP server sent a %s of more than %d bytes (max_message_bytes): it is left out", kind, limit)
     return b""

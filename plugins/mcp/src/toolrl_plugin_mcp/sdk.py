@@ -14,8 +14,8 @@ import httpx2
 import jsonschema
 import mcp
 import mcp_types as types
+from jsonschema.protocols import Validator
 from mcp.client.streamable_http import streamable_http_client
-from referencing.exceptions import Unresolvable
 
 from toolrl.tools.threads import POOL
 from toolrl.tools.validation import compile_schema
@@ -60,6 +60,8 @@ class Link:
     def __init__(self, client: mcp.Client) -> None:
         self._client = client
         self._output_schemas: dict[str, Any] = {}
+        self._output_checks: dict[str, Validator] = {}
+        """Compiled, of tools that were called."""
         # The SDK checks structured content on the event loop, which takes seconds for a long list: see `call_tool`.
         client.session.validate_tool_result = _leave_unchecked  # type: ignore[method-assign]
 
@@ -78,6 +80,7 @@ class Link:
             following = page.get("nextCursor")
             if not following or following == cursor:
                 self._output_schemas = {tool["name"]: tool.get("outputSchema") for tool in tools}
+                self._output_checks = {}
                 return tools
             cursor = following
 
@@ -85,11 +88,10 @@ class Link:
         """A `CallToolResult`; raises ValueError or RuntimeError for a result that is none, or doesn't fit the tool's
         output schema. Cancelling it cancels the server's call."""
         result = await self._client.call_tool(name, dict(arguments))
-        schema = self._output_schemas.get(name)
-        if schema is not None and not result.is_error:
+        if (schema := self._output_schemas.get(name)) is not None and not result.is_error:
             if "structured_content" not in result.model_fields_set:
                 raise RuntimeError(f"the tool {name!r} has an output schema, and its answer no structured content")
-            await POOL.submit(_check_output, schema, result.structured_content)
+            await POOL.submit(_check_output, name, schema, result.structured_content, self._output_checks)
         return _plain(result)
 
 
@@ -97,14 +99,17 @@ async def _leave_unchecked(name: str, result: types.CallToolResult) -> None:
     """In the place of the SDK's check."""
 
 
-def _check_output(schema: Mapping[str, Any], value: Any) -> None:
+def _check_output(name: str, schema: Any, value: Any, compiled: dict[str, Validator]) -> None:
     """Check structured content. Raises RuntimeError if it doesn't fit, or the schema can't be used."""
     try:
-        error = jsonschema.exceptions.best_match(compile_schema(schema).iter_errors(value))
-    except (jsonschema.SchemaError, Unresolvable) as problem:
+        if name not in compiled:
+            compiled[name] = compile_schema(schema)
+        error = jsonschema.exceptions.best_match(compiled[name].iter_errors(value))
+    except Exception as problem:  # a schema from outside can break the library in any way
         raise RuntimeError(f"its output schema can't be used: {problem!s:.300}") from problem
     if error is not None:
-        raise RuntimeError(f"its structured content doesn't fit the output schema: {error.json_path}: {error.message}")
+        where = error.json_path
+        raise RuntimeError(f"its structured content doesn't fit the output schema: {where}: {error.message:.300}")
 
 
 def _plain(result: Any) -> dict[str, Any]:

@@ -124,7 +124,7 @@ async def _read_messages(pipe: asyncio.StreamReader, to_session: Any, max_bytes:
             *ends, rest = chunk.split(b"\n")
             for end in ends:
                 buffer.add(end)
-                if message := await fit_message(buffer.take(), max_bytes):
+                if not buffer.empty and (message := await fit_message(buffer.take(), max_bytes)):
                     await _send(message, to_session)
             buffer.add(rest)
         return
@@ -136,6 +136,7 @@ async def _send(line: bytes, to_session: Any) -> None:
     try:
         message = parse_message(line)
     except (ValueError, RecursionError):
+        await asyncio.sleep(0)  # A server may print much: others have their turn.
         return
     await to_session.send(message)
 

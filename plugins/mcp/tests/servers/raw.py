@@ -53,7 +53,10 @@ TOOLS = [tool(f"tool{number}") for number in range(5)] if MODES & {"paged", "end
 if "odd" in MODES:
     TOOLS = ODD
 elif not TOOLS and "bare" not in MODES:
-    TOOLS = [tool(name) for name in ("echo", "slow", "crash", "note", "pid", "split", "half", "big", "flood", "misfit")]
+    TOOLS = [
+        tool(name)
+        for name in ("echo", "slow", "crash", "note", "pid", "split", "half", "latin", "big", "flood", "misfit")
+    ]
     TOOLS[-1]["outputSchema"] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     if "wide" in MODES:
         TOOLS[0]["description"] = "long " * 100_000
@@ -65,7 +68,7 @@ def send(message: dict[str, Any]) -> None:
     whole = {"jsonrpc": "2.0", **message}
     if "late" in MODES and "result" in whole:
         whole = {"result": whole["result"], "jsonrpc": "2.0", "id": whole["id"]}
-    data = json.dumps(whole).encode() + b"\n"
+    data = json.dumps(whole).encode().replace(b"\\udce9", b"\xe9") + b"\n"  # A byte of another encoding.
     with LOCK:
         if "noisy" in MODES:
             os.write(1, b"loading 50%\n\n\xff\xfe\n{not json\n[1, 2]\n" + b"n" * 300_000 + b"\n")
@@ -144,6 +147,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             send({"method": f"notifications/{kind}", "params": {"data": "y" * int(arguments["characters"])}})
     elif name == "misfit":
         return {**text("7"), **({"structuredContent": arguments} if arguments else {})}
+    elif name == "latin":
+        return text("caf\udce9")
     elif name == "half":  # As of a server that cuts a text in the midst of a character.
         return text("cut \ud83d")
     elif name == "split":
