@@ -69,8 +69,9 @@ async def test_a_long_answer_on_stdio_is_told_to_its_own_call(rig: Any, modes: l
 
 async def test_a_long_list_of_tools_is_told_as_such(rig: Any) -> None:
     toolset = rig.toolset(rig.options("wide", max_message_bytes=2**16))
-    with pytest.raises(ToolsetError, match="MCP server 'raw' didn't start: .*65536 bytes.*max_message_bytes"):
+    with pytest.raises(ToolsetError, match="MCP server 'raw' didn't start: .*65536 bytes.*max_message_bytes") as caught:
         await toolset.start()
+    assert "raise `max_message_bytes`" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -158,3 +158,24 @@ async def test_a_url_that_is_no_mcp_server(rig: Any, answering: Any, kind: str, 
         assert str(status) in str(caught.value) or status == 200
         assert "Is it running, and are its `url`, `type` and `headers` right?" in str(caught.value)
         assert "hunter2" not in str(caught.value)
+
+
+class Redirecting(Refusing):
+    """Redirects to where its path says; `/200` isn't redirected."""
+
+    def do_GET(self) -> None:
+        if self.path == "/200":
+            super().do_GET()
+            return
+        self.send_response(307)
+        self.send_header("location", self.path.partition("?to=")[2])
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+
+@pytest.mark.parametrize(("to", "problem"), [("/200", "text/html"), ("http://127.0.0.2:1/200", "307")])
+async def test_sse_is_redirected_within_its_origin_alone(rig: Any, answering: Any, to: str, problem: str) -> None:
+    with answering(Redirecting) as url:
+        entry = {"url": f"{url}/?to={to}", "type": "sse", "headers": {"Authorization": "Bearer hunter2"}}
+        with pytest.raises(ToolsetError, match=problem):
+            await rig.toolset(rig.options(server=entry, start_timeout=5.0)).start()

@@ -199,17 +199,20 @@ class McpConnection:
 
     async def _own(self, opened: asyncio.Future[None]) -> None:
         """Open, keep, close, and again, until it is cancelled. Raises ToolsetError where the first opening fails."""
-        setup = self._setup
         try:
             while True:
                 self.reason = await self._live(opened)
                 if not opened.done():
-                    hint = "Is it running, and are its `url`, `type` and `headers` right?" if setup.server.url else None
-                    raise ToolsetError(f"{self.label} didn't start: {self.reason}", hint=hint)
+                    raise ToolsetError(f"{self.label} didn't start: {self.reason}", hint=self._start_hint())
                 await asyncio.sleep(self._delay())
         finally:
             self.down = True
             self._changed()
+
+    def _start_hint(self) -> str | None:
+        if "max_message_bytes" in self.reason:
+            return "Its list of tools is that long: raise `max_message_bytes`."
+        return "Is it running, and are its `url`, `type` and `headers` right?" if self._setup.server.url else None
 
     def _delay(self) -> float:
         """Before the next opening. After too many without a call that succeeded the server counts as down."""
