@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from toolrl.kinds import KINDS
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry
 from toolrl.tools import FunctionTool, tool
+from toolrl.tools.function import is_async
+from toolrl.tools.values import as_number, scalar
 from toolrl.types import Episode, Score, Task
 
 PLUGIN = "python-objects"
@@ -131,22 +133,31 @@ class _FunctionReward:
 
     def __init__(self, function: Callable[[Episode], Any]) -> None:
         self._function = function
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-            self.score: Any = self._later
-        else:
-            self.score = lambda episode: _score(function(episode))
+        self.score: Any = self._awaited if is_async(function) else self._called
 
-    async def _later(self, episode: Episode) -> Score:
+    async def _awaited(self, episode: Episode) -> Score:
         return _score(await self._function(episode))
+
+    def _called(self, episode: Episode) -> Any:
+        given = self._function(episode)
+        return _later(given) if inspect.isawaitable(given) else _score(given)  # a wrapper of an async function
+
+
+async def _later(given: Awaitable[Any]) -> Score:
+    return _score(await given)
 
 
 def _score(value: Any) -> Score:
     if isinstance(value, Score):
         return value
+    given = scalar(value)
     try:
-        return Score(float(value), metrics={"correct": float(value)} if isinstance(value, bool) else {})
-    except (TypeError, ValueError):
-        raise TypeError(f"it returned {value!r}, expected a number, a bool or a Score") from None
+        number = as_number(given)
+    except TypeError:
+        raise TypeError(
+            f"it returned {type(value).__name__} {value!r:.80}, expected a number, a bool or a Score"
+        ) from None
+    return Score(number, metrics={"correct": number} if isinstance(given, bool) else {})
 
 
 class RowsOptions(Options):

@@ -22,6 +22,7 @@ from toolrl.tools.cancellation import TooLateError, Watch
 from toolrl.tools.loop_watch import call_component, run_stoppable
 from toolrl.tools.results import LARGEST
 from toolrl.tools.threads import POOL, Job
+from toolrl.tools.values import as_number
 from toolrl.tracebacks import format_error
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
 
@@ -75,7 +76,7 @@ class EpisodeReward:
                 self.entries.append(RewardEntry(turn.index, f"step:{name}", value))
             for key, value in record.result.metrics.items():
                 key = f"tool/{name}/{key}"
-                self.metrics[key] = finite(key, self.metrics.get(key, 0.0) + float(value), ToolsetError)
+                self.metrics[key] = finite(key, self.metrics.get(key, 0.0) + value, ToolsetError)
         if self._call_cost:
             self.entries.append(RewardEntry(turn.index, "call_cost", -float(len(turn.calls)), self._call_cost))
 
@@ -111,12 +112,15 @@ class EpisodeReward:
         finite("the sum of all rewards", sum(entry.weight * entry.value for entry in self.entries))
 
 
-def finite(name: str, value: float, error: type[ToolrlError] = RewardError) -> float:
-    """The value as a float. Raises `error` for what is no number to train on."""
-    value = float(value)
-    if not abs(value) <= LARGEST:
-        raise error(f"{name!r} gave {value:g}, expected a finite number of at most {LARGEST:g}")
-    return value
+def finite(name: str, value: Any, error: type[ToolrlError] = RewardError) -> float:
+    """The number, which may be of numpy or torch, as a float. Raises `error` for one that can't be trained on."""
+    try:
+        number = as_number(value)
+    except TypeError:
+        raise error(f"{name!r} gave {type(value).__name__} {value!r:.80}, expected a number") from None
+    if not abs(number) <= LARGEST:
+        raise error(f"{name!r} gave {number:g}, expected a finite number of at most {LARGEST:g}")
+    return number
 
 
 def failure_of(error: BaseException, fault: str, hide: Callable[[str], str]) -> EpisodeFailure:

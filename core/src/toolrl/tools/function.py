@@ -93,11 +93,10 @@ class FunctionTool:
         return {
             "text": result.text,
             "error": result.error,
-            # Numbers of any type count, and JSON holds Python's own.
-            "reward": None if result.reward is None else float(result.reward),
-            "metrics": {str(name): float(value) for name, value in result.metrics.items()},
-            "done": bool(result.done),
-            "truncated": bool(result.truncated),
+            "reward": result.reward,
+            "metrics": dict(result.metrics),
+            "done": result.done,
+            "truncated": result.truncated,
             "media": [(media.kind, media.data) for media in result.media],
         }
 

@@ -199,8 +199,8 @@ class ToolInstance:
     async def reward(self) -> float | None:
         if not self._bound.has("calc_reward"):
             return None
-        value = await self._run("calc_reward", **self._kwargs["calc_reward"])
-        return None if value is None else float(value)
+        given: float | None = await self._run("calc_reward", **self._kwargs["calc_reward"])
+        return given  # The tool box says whose it is if it isn't a number.
 
     async def release(self) -> None:
         """Last of all stages; runs to its end even if the episode is cancelled meanwhile. A failure is logged: the

@@ -4,26 +4,28 @@
 |---|---|
 | `ToolResult` | itself |
 | `str` | that text |
-| `(answer, reward)`, `(answer, reward, metrics)` | `answer` (text, dict, list, ToolResult), step reward, metrics |
-| anything else that JSON can hold: dict, list, number, bool, None, dataclass, pydantic model | its JSON |
+| `(answer, reward)`, `(answer, reward, metrics)` | `answer` (text, dict, list, ToolResult …), step reward, metrics |
+| date, time, UUID, Decimal, path, bytes, an Enum of text | its text |
+| anything else that JSON can hold: dict, list, set, number, bool, None, dataclass, pydantic model, array, table … | its
+JSON |
 
-A tuple always means the second form; data that happens to be a tuple is returned as a list.
+A tuple always means the second form; data that happens to be a tuple is returned as a list. A named tuple is data,
+unless its second field is called `reward`. Rewards and metrics are finite numbers of any library.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError
 
+from toolrl.tools.values import as_number, as_text
 from toolrl.types import Media, ToolResult
 
-_ANSWERS = (str, dict, list, ToolResult)
 LARGEST = 1e100
 """Of a reward or a metric: sums and squares of larger ones overflow in a batch."""
 
@@ -32,11 +34,9 @@ def as_result(value: Any, tool: str) -> ToolResult:
     """The ToolResult of a returned value. Raises TypeError or ValueError where it is none of the above."""
     if isinstance(value, ToolResult):
         return check_result(value, tool)
-    if isinstance(value, str):
-        return ToolResult(value)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and getattr(value, "_fields", ("", "reward"))[1:2] == ("reward",):
         return _from_tuple(value, tool)
-    return ToolResult(_json(value, tool))
+    return ToolResult(_text(value, tool))
 
 
 def check_result(result: Any, tool: str) -> ToolResult:
@@ -51,17 +51,17 @@ def check_result(result: Any, tool: str) -> ToolResult:
         raise TypeError(f"tool {tool!r} returned a ToolResult whose media are {_kind(result.media)}, expected Media")
     if not isinstance(result.metrics, Mapping):
         raise TypeError(f"tool {tool!r} returned {_kind(result.metrics)} as metrics, expected a dict of name to number")
-    if result.reward is not None:
-        _number(result.reward, tool, "reward")
-    for key, metric in result.metrics.items():
-        _number(metric, tool, f"metric {key!r}")
-    if isinstance(result.done, bool) and isinstance(result.truncated, bool):
-        return result
-    return replace(result, done=bool(result.done), truncated=bool(result.truncated))
+    return replace(
+        result,
+        reward=None if result.reward is None else _number(result.reward, tool, "reward"),
+        metrics={str(key): _number(metric, tool, f"metric {key!r}") for key, metric in result.metrics.items()},
+        done=bool(result.done),
+        truncated=bool(result.truncated),
+    )
 
 
 def _from_tuple(value: tuple[Any, ...], tool: str) -> ToolResult:
-    if len(value) not in (2, 3) or not isinstance(value[0], _ANSWERS):
+    if len(value) not in (2, 3) or not _is_answer(value[0], tool):
         raise TypeError(
             f"tool {tool!r} returned {_REPR.repr(value)}: a tuple has to be (answer, reward) or (answer, reward, "
             "metrics), with a text, dict, list or ToolResult as answer. Return a list for a sequence of values."
@@ -73,20 +73,28 @@ def _from_tuple(value: tuple[Any, ...], tool: str) -> ToolResult:
     return check_result(replace(as_result(value[0], tool), reward=reward, metrics=metrics), tool)
 
 
-def _number(value: Any, tool: str, what: str) -> None:
+def _is_answer(value: Any, tool: str) -> bool:
+    """False for numbers, dates and the like: two of them are rather data than an answer and its reward."""
+    if isinstance(value, str | ToolResult | Mapping | list):
+        return True
+    return not isinstance(value, tuple | bytes) and _text(value, tool)[:1] in ("{", "[")
+
+
+def _number(value: Any, tool: str, what: str) -> float:
     try:
-        finite = math.isfinite(value)
-    except (TypeError, OverflowError):
+        number = as_number(value)
+    except TypeError:
         raise TypeError(f"tool {tool!r} returned {_kind(value)} as {what}, expected a number") from None
-    if not finite:
-        raise ValueError(f"tool {tool!r} returned {value} as {what}, which is no finite number")
-    if abs(value) > LARGEST:
-        raise ValueError(f"tool {tool!r} returned {value:g} as {what}, above the greatest that counts, {LARGEST:g}")
+    if not math.isfinite(number):
+        raise ValueError(f"tool {tool!r} returned {number} as {what}, which is no finite number")
+    if abs(number) > LARGEST:
+        raise ValueError(f"tool {tool!r} returned {number:g} as {what}, above the greatest that counts, {LARGEST:g}")
+    return number
 
 
-def _json(value: Any, tool: str) -> str:
+def _text(value: Any, tool: str) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, default=to_jsonable_python)
+        return as_text(value)
     except (TypeError, ValueError, PydanticSerializationError) as error:
         raise TypeError(
             f"tool {tool!r} returned {_kind(value)}, which JSON can't hold ({error}). "

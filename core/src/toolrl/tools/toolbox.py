@@ -45,6 +45,7 @@ from toolrl.tools.toolset import (
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut
 from toolrl.tools.validation import arguments_form
+from toolrl.tools.values import as_number
 from toolrl.types import (
     CallError,
     CallRecord,
@@ -363,10 +364,10 @@ def _claim(owners: dict[str, str], name: str, owner: str) -> None:
     owners[name] = owner
 
 
-def _finite(value: float, name: str) -> float:
+def _finite(value: Any, name: str) -> float:
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = as_number(value)
+    except TypeError:
         raise ToolsetError(f"its reward is {value!r:.80}, expected a number", where=name) from None
     if not math.isfinite(number):
         raise ToolsetError(f"its reward is {number}, which is no finite number", where=name)
