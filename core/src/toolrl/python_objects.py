@@ -29,8 +29,10 @@ from toolrl.errors import ConfigError, DataError
 from toolrl.kinds import KINDS
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry
-from toolrl.tools import FunctionTool, tool
+from toolrl.tools import tool
+from toolrl.tools.callables import name_of
 from toolrl.tools.function import is_async
+from toolrl.tools.toolset import is_tool_function
 from toolrl.tools.values import as_number, scalar
 from toolrl.types import Episode, Score, Task
 
@@ -98,7 +100,7 @@ def _named(value: Any, kind: str, where: str, found: Components) -> Any:
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{where}: {error}") from error
     given = found.setdefault(kind, [])
-    label = getattr(value, "name", None) or getattr(value, "__name__", None) or type(value).__name__
+    label = getattr(value, "name", None) or name_of(value)
     stem = re.sub(r"\W+", "-", str(label)).strip("-_") or kind
     stem = stem if stem[0].isalpha() else f"python-{stem}"
     taken = {component.name for component in given}
@@ -111,8 +113,7 @@ def _named(value: Any, kind: str, where: str, found: Components) -> Any:
 def _target(value: Any, kind: str, where: str) -> Any:
     """What is called as `target(options, context)`, or as tools may be, is taken as it is."""
     if kind == "tools":
-        plain = (inspect.isfunction(value) or inspect.ismethod(value)) and not _takes_options(value)
-        return tool(value) if plain and not isinstance(value, FunctionTool) else value
+        return tool(value) if is_tool_function(value) else value
     if kind == "datasets":
         return _rows(value, where)
     if isinstance(value, type) or (inspect.isroutine(value) and _takes_options(value)):

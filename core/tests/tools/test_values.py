@@ -36,7 +36,7 @@ class Rank(enum.IntEnum):
 
 
 class Point(NamedTuple):
-    x: int
+    x: Any
     y: Any
 
 

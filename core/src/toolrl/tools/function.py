@@ -18,14 +18,16 @@ long asks for a process, `@tool(process=True)`: threads share one interpreter lo
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypedDict, Unpack, overload
 
 from toolrl.protocols import EpisodeContext
+from toolrl.tools.callables import name_of
 from toolrl.tools.prints import make_all_prints_visible
 from toolrl.tools.process_tools import PROCESSES
 from toolrl.tools.results import as_result
@@ -51,7 +53,7 @@ class FunctionTool:
         process: bool = False,
         endpoint: str | None = None,
     ) -> None:
-        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        self.name: str = name or name_of(function)
         check_tool_name(self.name)
         self._signature = Signature(function, self.name, description)
         self._async = is_async(function)
@@ -65,7 +67,7 @@ class FunctionTool:
             process=self._target() if process else None,
             per_episode=self._signature.injected is not None,
         )
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())
 
     @property
     def spec(self) -> ToolSpec:
@@ -82,12 +84,13 @@ class FunctionTool:
         if self._signature.injected is not None:
             keywords[self._signature.injected] = episode
         if self._async:
-            return as_result(await self.function(**keywords), self.name)
-        return await self._lane.call(self._work, keywords)
+            return await self._finished(self.function(**keywords))
+        return await self._finished(await self._lane.call(self._work, keywords))
 
     def run_here(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Answer one call in a worker process: the fields of the result, as JSON can hold them."""
-        result = self._work(self._signature.coerce(arguments))
+        made = self._work(self._signature.coerce(arguments))
+        result = made if isinstance(made, ToolResult) else asyncio.run(self._finished(made))
         if any(not isinstance(media.data, str) for media in result.media):
             raise TypeError(f"tool {self.name!r} runs in a process: an image or a video leaves it as a file's path")
         return {
@@ -100,8 +103,14 @@ class FunctionTool:
             "media": [(media.kind, media.data) for media in result.media],
         }
 
-    def _work(self, keywords: Mapping[str, Any]) -> ToolResult:
-        return as_result(self.function(**keywords), self.name)
+    def _work(self, keywords: Mapping[str, Any]) -> ToolResult | Awaitable[Any]:
+        """The result, or what a plain wrapper of an async function returned, to be awaited on the event loop."""
+        made = self.function(**keywords)
+        return made if inspect.isawaitable(made) else as_result(made, self.name)
+
+    async def _finished(self, made: ToolResult | Awaitable[Any]) -> ToolResult:
+        """The result of `_work`, or of a coroutine function."""
+        return made if isinstance(made, ToolResult) else as_result(await made, self.name)
 
     def _target(self) -> str:
         """Where a worker process finds the function. Raises TypeError for one that can't run there."""

@@ -31,11 +31,12 @@ from pydantic import BaseModel
 
 from toolrl.errors import ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
+from toolrl.tools.callables import context_parameter, resolved_hints
 from toolrl.tools.cancellation import Watch, uninterrupted
 from toolrl.tools.function import is_async
 from toolrl.tools.loop_watch import run_stoppable
 from toolrl.tools.results import as_result
-from toolrl.tools.schema import context_parameter, model_schema, resolved_hints, validated
+from toolrl.tools.schema import model_schema, validated
 from toolrl.tools.threads import POOL, Job, Lane
 from toolrl.tools.traits import ToolTraits, check_tool_name
 from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec
@@ -248,12 +249,15 @@ class ToolInstance:
         work.when_ended(functools.partial(self._note_thread, stage, work))
         try:
             # A thread can't be stopped: a cancelled caller leaves, the future stays until the function returns.
-            return await asyncio.shield(work)
+            made = await asyncio.shield(work)
         except asyncio.CancelledError:
             if stage != "release" or work.begun:  # A release that hasn't begun has its turn all the same.
                 work.abandon()
             self._note_thread(stage, work)
             raise
+        if inspect.isawaitable(made):  # of a plain wrapper around an async method
+            return await (made if stage == "execute" else self._stoppable(stage, made))
+        return made
 
     def _note_thread(self, stage: str, work: Job[Any]) -> None:
         if work.begun:

@@ -1,25 +1,24 @@
 """A function's signature as the spec that the model reads, and a call's arguments as Python values.
 
 Hints become a pydantic model, the model a JSON Schema; descriptions of parameters come from the docstring (Google,
-numpy or Sphinx style), unless `Annotated[..., Field(description=…)]` gives one. The same pydantic model coerces the
+numpy or Sphinx style), unless `Field(description=…)`, in `Annotated` or as default, or `Annotated[..., "text"]` gives
+one. The same pydantic model coerces the
 arguments of each call. References to nested models are written out in place: chat templates don't follow `$ref`.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
-import types
-import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 from pydantic.fields import FieldInfo
 
 from toolrl.errors import ArgumentsError
-from toolrl.protocols import EpisodeContext
+from toolrl.tools.callables import context_parameter, documentation, parameters_of, resolved_hints
+from toolrl.tools.values import scalar
 from toolrl.types import ToolSpec
 
 MAX_PROBLEMS = 4
@@ -31,11 +30,13 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], name: str, description: str | None) -> None:
         self.injected = context_parameter(function)
-        text, described = _read_docstring(function)
+        text, described = documentation(function)
         fields = _fields(function, self.injected, described)
-        self._names = [(field.alias or "", f"p{index}") for index, (_, field) in enumerate(fields.values())]
+        # Names of their own, because a pydantic field can't be called `schema`, `copy` or `_x` and a parameter can.
+        self._names = [(name, f"p{index}") for index, name in enumerate(fields)]
         try:
-            self._model = pydantic.create_model(name, **fields)  # type: ignore[call-overload]
+            places = {place: fields[name] for name, place in self._names}
+            self._model = pydantic.create_model(name, **places)  # type: ignore[call-overload]
             parameters = model_schema(self._model)
         except pydantic.PydanticUserError as error:
             reason = error.message.partition("\n")[0]
@@ -46,20 +47,6 @@ class Signature:
         """Keyword arguments for the function. Unknown ones are left out. Raises ArgumentsError."""
         values = validated(self._model, arguments, self.spec.name)
         return {name: getattr(values, place) for name, place in self._names}
-
-
-def context_parameter(function: Callable[..., Any]) -> str | None:
-    """The name of the parameter that is annotated as EpisodeContext, or None.
-
-    Looks at annotations as they are written, so that one imported under TYPE_CHECKING is found too.
-    """
-    for parameter in inspect.signature(function).parameters.values():
-        annotation = parameter.annotation
-        if annotation is EpisodeContext:
-            return parameter.name
-        if isinstance(annotation, str) and annotation.rpartition(".")[2] == "EpisodeContext":
-            return parameter.name
-    return None
 
 
 def validated(model: type[pydantic.BaseModel], arguments: Mapping[str, Any], tool: str) -> pydantic.BaseModel:
@@ -91,12 +78,10 @@ def model_schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:
 def _fields(
     function: Callable[..., Any], injected: str | None, described: Mapping[str, str]
 ) -> dict[str, tuple[Any, FieldInfo]]:
-    """Fields for create_model. They are named p0, p1 … with the parameter's name as alias, because a pydantic field
-    can't be called `schema`, `copy` or `_x` and a parameter can."""
+    """Fields for create_model by parameter. Their alias is the name that the model reads."""
     where = f"tool function {getattr(function, '__qualname__', function)!r}"
-    parameters = {n: p for n, p in inspect.signature(function).parameters.items() if n != injected}
+    parameters = {name: it for name, it in parameters_of(function).items() if name != injected}
     hints = resolved_hints(function, parameters, where)
-    fields: dict[str, tuple[Any, FieldInfo]] = {}
     for name, parameter in parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"{where}: parameter {str(parameter)!r}: a model names its arguments, so write them out")
@@ -105,49 +90,29 @@ def _fields(
                 f"{where}: parameter {name!r} has no type hint, so it has no JSON Schema. "
                 f"Write for example `{name}: str`."
             )
-        fields[f"p{len(fields)}"] = (hints[name], _field(hints[name], name, parameter.default, described.get(name)))
-    return fields
+    return {name: _field(hints[name], name, it.default, described.get(name)) for name, it in parameters.items()}
 
 
-def resolved_hints(
-    function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], where: str
-) -> dict[str, Any]:
-    """Hints as types. Only those of the model's parameters: others may name what exists for type checkers alone."""
-    written = {n: p.annotation for n, p in parameters.items() if p.annotation is not inspect.Parameter.empty}
-    inner: Any = inspect.unwrap(function)
-    while isinstance(inner, functools.partial):
-        inner = inspect.unwrap(inner.func)
-    if not hasattr(inner, "__globals__"):
-        inner = type(inner).__call__
-    try:
-        return typing.get_type_hints(
-            types.SimpleNamespace(__annotations__=written), getattr(inner, "__globals__", {}), include_extras=True
-        )
-    except NameError as error:
-        raise TypeError(
-            f"{where}: the hint of a parameter can't be resolved: {error}. Define or import the type at module level."
-        ) from error
-
-
-def _field(hint: Any, name: str, default: Any, description: str | None) -> FieldInfo:
-    """Name, default and description of a parameter, which pydantic joins with what `Annotated[..., Field(…)]` says."""
-    options = {} if default is inspect.Parameter.empty else {"default": default}
+def _field(hint: Any, name: str, default: Any, description: str | None) -> tuple[Any, FieldInfo]:
+    """A parameter's type and field: name, default and description, joined with what `Field(…)` says, be it in
+    `Annotated` or as default."""
     own = [it for it in getattr(hint, "__metadata__", ()) if isinstance(it, FieldInfo)]
-    if description and not any(it.description for it in own):
-        options["description"] = description
-    field: FieldInfo = pydantic.Field(alias=name, **options)
-    return field
+    if isinstance(default, FieldInfo):
+        own.append(default)
+        hint, default = Annotated[hint, default], inspect.Parameter.empty
+    options: dict[str, Any] = {"alias": next((it.alias for it in reversed(own) if it.alias), name)}
+    if not any(it.description for it in own) and (text := _said(hint) or description):
+        options["description"] = text
+    if default is not inspect.Parameter.empty:
+        return hint, pydantic.Field(default=scalar(default), **options)
+    joined: Any = Annotated[hint, pydantic.Field(**options)]
+    return hint, FieldInfo.from_annotation(joined)
 
 
-def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The description before the sections, and the description of each parameter."""
-    import docstring_parser
-
-    text = inspect.getdoc(function) or ""
-    parsed = docstring_parser.parse(text)
-    parts = [part for part in (parsed.short_description, parsed.long_description) if part]
-    described = {param.arg_name: " ".join((param.description or "").split()) for param in parsed.params}
-    return "\n\n".join(parts), {name: value for name, value in described.items() if value}
+def _said(hint: Any) -> str | None:
+    """The description in `Annotated[int, "text"]` and `Annotated[int, Doc("text")]`."""
+    said = (getattr(it, "documentation", it) for it in getattr(hint, "__metadata__", ()))
+    return next((it for it in said if isinstance(it, str)), None)
 
 
 def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
@@ -159,17 +124,30 @@ def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) 
     if name in definitions and name not in inside:
         rest = {key: value for key, value in node.items() if key != "$ref"}
         return _inline({**definitions[name], **rest}, definitions, (*inside, name))
-    result = {}
+    result: dict[str, Any] = {}
     for key, value in node.items():
         if key == "title" and isinstance(value, str):
             continue
         if key == "properties" and isinstance(value, dict):
             result[key] = {field: _inline(item, definitions, inside) for field, item in value.items()}
-        elif key in ("default", "const", "enum", "examples"):
-            result[key] = value
+        elif key == "discriminator" and isinstance(value, dict):  # Its mapping refers to what is written out here.
+            result[key] = {part: it for part, it in value.items() if part != "mapping"}
+        elif key in ("default", "const", "enum", "examples", "minimum", "maximum"):
+            if _is_json(value):
+                result[key] = value
         else:
             result[key] = _inline(value, definitions, inside)
+    if "default" in node and "default" not in result:
+        result["description"] = f"{result.get('description', '')} Default: {node['default']!r}.".lstrip()
     return result
+
+
+def _is_json(value: Any) -> bool:
+    """False for infinity and NaN, which Python writes and no other reader takes."""
+    try:
+        return bool(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        return False
 
 
 def _has_reference(schema: Mapping[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from toolrl.errors import ComponentLoadError, ConfigError, ToolrlError
 from toolrl.protocols import BuildContext, EpisodeContext, Reply, RewritesHistory, StartsAndStops, ToolSession, Toolset
+from toolrl.tools.callables import parameters_of
 from toolrl.tools.function import FunctionTool, is_async
 from toolrl.tools.lifecycle import LifecycleToolset, Tool
 from toolrl.tools.traits import ToolTraits
@@ -288,6 +289,17 @@ def _expected(given: Any, context: BuildContext, hint: str | None = None) -> Com
         where=context.where or None,
         hint=hint or _unmarked(given),
     )
+
+
+def is_tool_function(target: Any) -> bool:
+    """True for what `tool()` makes a tool of, without a mark: a function, a method, a functools.partial, or an object
+    with `__call__`. A factory of toolsets names its parameters `options` and `context`."""
+    if isinstance(target, type | FunctionTool | list | tuple) or _is_object(target) or not callable(target):
+        return False
+    try:
+        return list(parameters_of(target)) != ["options", "context"]
+    except ValueError:  # one of C, without a signature
+        return False
 
 
 def _is_factory(function: Any) -> bool:

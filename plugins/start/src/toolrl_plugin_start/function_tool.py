@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Toolset
 from toolrl.tools import as_toolset, tool
+from toolrl.tools.toolset import is_tool_function
 from toolrl_common.user_classes import load_object
 
 
@@ -20,8 +20,8 @@ class FunctionToolOptions(BaseModel):
 
     target: str = Field(
         pattern=r".:[A-Za-z_][\w.]*$",
-        description="The tool, as `file.py:name` or `module:name`: a function with type hints and a docstring, with "
-        "`@tool` or without, a `Tool` class, or a toolset. Paths start where the run is started.",
+        description="The tool, as `file.py:name` or `module:name`: a function or another callable with type hints "
+        "and a docstring, with `@tool` or without, a `Tool` class, or a toolset. Paths start where the run is started.",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Options of a `Tool` class.")
 
@@ -30,10 +30,9 @@ def build(options: FunctionToolOptions, context: BuildContext) -> Toolset:
     """The toolset of the user's object. Raises ConfigError where it can't be imported, ComponentLoadError where it is
     no tool."""
     target = load_object(options.target, context.where or None)
-    if inspect.isfunction(target):
-        parameters = list(inspect.signature(target).parameters)
+    if is_tool_function(target):
         try:
-            target = target if parameters == ["options", "context"] else tool(target)
+            target = tool(target)
         except (TypeError, ValueError) as error:
             raise ConfigError(str(error), where=context.where or None) from error
     return as_toolset(target, options.options or None, context)
