@@ -30,6 +30,7 @@ from toolrl.protocols import (
 )
 from toolrl.rollouts.environment import Environment, Limits, NamedReward
 from toolrl.rollouts.runner import Runner
+from toolrl.rollouts.scoring import reward_names
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.recorder import RunRecorder
 from toolrl.tools.endpoints import ClusterLimits, Endpoints
@@ -112,9 +113,10 @@ class RunBuilder:
         remark = calls_are_read(chat, parser, PROBE) if entries else None
         if remark is not None:
             _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)
+        names = reward_names(use.use for use in config.rewards)
         rewards = [
-            NamedReward(use.use, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
-            for index, use in enumerate(config.rewards)
+            NamedReward(name, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
+            for index, (name, use) in enumerate(zip(names, config.rewards, strict=True))
         ]
         harness = None
         if config.harness is not None:

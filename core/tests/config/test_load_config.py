@@ -263,3 +263,9 @@ def test_keys_of_other_systems_name_what_there_is_instead(
     (problem,) = caught.value.problems
     assert problem.startswith(f"rollout.{key}: unknown key; ")
     assert instead in problem
+
+
+def test_an_environment_is_not_called_like_a_standard_error(tree: dict[str, Any], registry: Registry) -> None:
+    tree["environments"]["math/stderr"] = tree["environments"]["default"]
+    with pytest.raises(ConfigError, match=r"environments.math/stderr.*doesn't end with /stderr"):
+        check_config(tree, registry=registry)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from toolrl.protocols import BuildContext
 from toolrl_plugin_mlflow.observer import MlflowObserver
 from toolrl_plugin_mlflow.options import MlflowOptions
 
@@ -53,6 +54,32 @@ def test_a_run_and_its_resume_are_one_run(tmp_path: Path, monkeypatch: pytest.Mo
     config = Path(client.download_artifacts(run.info.run_id, "config.yaml", str(tmp_path))).read_text()
     assert "seed: 4" in config, "the resumed run's"
     assert "sk-written-out" not in config
+
+
+NAMES = (
+    *("train/reward/r/p@1", "train/reward/r/p_at_1", "train/reward/r/p_at_1-x", "train/reward/r/p#1"),
+    *("train/reward/r/p_1", "train/environment/reward/数学", "train/environment/reward/代码", "train/tool/código/n"),
+    *("train/environment/reward/math (easy)", "train/environment/reward/math [easy]", "train/calls/error/é:ok"),
+    *("train/reward/r//x", "train/reward/r/./x", "train/reward/r/../x", "train/reward/r/x/", "train/reward/r/🙂"),
+    *("train/" + "a" * 300 + "b", "train/" + "a" * 300 + "c", "eval/avg@8/stderr", "eval/reward/r/pass@8"),
+    *("eval/pass@8", "eval/pass_at_8"),
+)
+
+
+def test_each_name_is_a_curve_of_its_own(tmp_path: Path) -> None:
+    names = (*NAMES, *(f"train/tool/t/{number}" for number in range(1100)))
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    observer = MlflowObserver(MlflowOptions(), BuildContext("mlflow"))
+    observer._client = client
+    observer._run_id = client.create_run(client.create_experiment("names", str(tmp_path))).info.run_id
+    observer._log_metrics({name: float(number) for number, name in enumerate(names)}, 1, 0)
+    found = client.get_run(observer._run_id).data.metrics
+    assert sorted(found.values()) == [float(number) for number in range(len(names))]
+    kept = {name for name, value in found.items() if names[int(value)] == name}
+    assert {"train/environment/reward/数学", "train/tool/código/n", "train/reward/r/p_at_1"} < kept
+    assert found["eval/pass_at_8"] == names.index("eval/pass@8")
+    observer._log_params({"environments.数学.parser": "a", "environments.代码.parser": "b", "a@b": "c", "a_at_b": "d"})
+    assert sorted(client.get_run(observer._run_id).data.params.values()) == ["a", "b", "c", "d"]
 
 
 def test_a_server_that_is_not_there_stops_nothing(

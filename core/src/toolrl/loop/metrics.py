@@ -7,9 +7,11 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     reward/mean, reward/std       of Episode.reward; the deviation is the population's
     reward/<source>/mean          of what one source gave an episode, unweighted, over the episodes it gave something
                                   to; <source> is a reward function's name, `step:<tool>`, `tool:<tool>`, `call_cost`
-    reward/<name>/<key>           of a reward function's own metrics
+    reward/<name>/<key>           of a reward function's own metrics; one whose key is `mean`, or begins with `own/`,
+                                  has `own/` before it
     tool/<name>/<key>             of a tool's own metrics, summed in an episode; of its policy `policy/retries`,
-                                  `policy/queue_seconds` and `policy/cache_hits`, where the option is on
+                                  `policy/queue_seconds` and `policy/cache_hits`, if the option is on; one of the tool
+                                  that begins with `policy/` or `own/` has `own/` before it
     accuracy                      of Episode.correct, over the episodes that were judged
     environment/reward/<name>     reward/mean of one environment's episodes; this and the next three where there are
                                   episodes of several
@@ -46,7 +48,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from statistics import fmean
 
@@ -115,6 +117,7 @@ def _reward_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     mean = math.fsum(rewards) / len(rewards)
     variance = math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards)
     gathered: dict[str, list[float]] = defaultdict(list)
+    own: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
         given: dict[str, float] = defaultdict(float)
         for entry in episode.rewards:
@@ -122,10 +125,31 @@ def _reward_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         for source, value in given.items():
             gathered[f"reward/{source.removeprefix('reward:')}/mean"].append(value)
         for key, value in episode.metrics.items():
-            if key != "correct":
-                gathered[key if key.startswith(("tool/", "model/")) else f"reward/{key}"].append(value)
+            if key.startswith(("tool/", "model/")):
+                gathered[key].append(value)
+            elif key != "correct":
+                own[key].append(value)
+    names = _own_names(own, {source.removeprefix("reward:") for it in episodes for source in _sources(it)})
+    gathered |= {name: own[key] for key, name in names.items()}
     metrics = {"reward/mean": mean, "reward/std": math.sqrt(variance)}
     return metrics | {name: _mean(gathered[name]) for name in sorted(gathered)}
+
+
+def _own_names(keys: Iterable[str], sources: Collection[str]) -> dict[str, str]:
+    """The names of rewards' own metrics, `<name>/<key>`. One that would have the name of a source's mean has `own/`
+    before its key, as has one whose key begins with `own/`: so no two can meet."""
+    taken = {"reward/mean", "reward/std", "reward/mean/stderr", *(f"reward/{source}/mean" for source in sources)}
+    names = {}
+    for key in keys:
+        owner = max((it for it in sources if key.startswith(f"{it}/")), key=len, default=key.partition("/")[0])
+        rest = key.removeprefix(f"{owner}/")
+        meets = f"reward/{key}" in taken or rest == "mean" or rest.startswith("own/")
+        names[key] = f"reward/{owner}/own/{rest}" if meets else f"reward/{key}"
+    return names
+
+
+def _sources(episode: Episode) -> set[str]:
+    return {entry.source for entry in episode.rewards}
 
 
 def _verdicts(groups: Iterable[Group], evaluation: bool) -> list[list[tuple[str, float]]]:

@@ -26,6 +26,9 @@ from toolrl.tools.values import as_number
 from toolrl.tracebacks import format_error
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
 
+_SOURCES = ("call_cost", "harness", "mean", "model", "tool")
+"""Other sources of rewards and metrics; `reward/mean` is the reward's own mean."""
+
 
 @dataclass(frozen=True)
 class NamedReward:
@@ -45,6 +48,21 @@ class NamedReward:
     def scores_groups(self) -> bool:
         """True where it sees all episodes of a task at once."""
         return isinstance(self.reward, ScoresGroups)
+
+
+def reward_names(uses: Iterable[str]) -> list[str]:
+    """The names of an environment's rewards, which metrics and reward entries use, from what the config calls them.
+
+    A second `judge` is `judge-2`, and a reward that is called like another source of rewards or metrics, such as
+    `tool`, is `tool-reward`.
+    """
+    named = [f"{use}-reward" if use in _SOURCES else use for use in uses]
+    names: list[str] = []
+    for number, name in enumerate(named):
+        taken = {*names, *named[number + 1 :]} if name in names else set(names)
+        numbered = (f"{name}-{count}" for count in range(2, len(named) + 2))
+        names.append(next(it for it in (name, *numbered) if it not in taken))
+    return names
 
 
 class EpisodeReward:
@@ -73,7 +91,8 @@ class EpisodeReward:
             name = record.call.name or "malformed"
             if record.result.reward is not None:
                 value = finite(name, record.result.reward, ToolsetError)
-                self.entries.append(RewardEntry(turn.index, f"step:{name}", value))
+                source = f"step:{name}-tool" if name == "environment" else f"step:{name}"
+                self.entries.append(RewardEntry(turn.index, source, value))
             for key, value in record.result.metrics.items():
                 key = f"tool/{name}/{key}"
                 self.metrics[key] = finite(key, self.metrics.get(key, 0.0) + value, ToolsetError)
@@ -99,6 +118,8 @@ class EpisodeReward:
             raise
         except Exception as error:  # a value that isn't even a number
             raise reward_raised(named, error) from error
+        if again := sorted(metrics.keys() & self.metrics.keys()):
+            raise RewardError(f"reward {named.name!r}: another reward has the metric {again[0]!r} too; rename one")
         self.entries += entries
         self.metrics.update(metrics)
         names = (*(it.name for it in self._functions), "harness")

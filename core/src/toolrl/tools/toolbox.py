@@ -314,7 +314,7 @@ class ToolBoxSession:
         if not invocation.effort and not result.metrics:
             return result
         effort = {f"policy/{name}": amount for name, amount in invocation.effort.items()}
-        named = {self._hide(name): value for name, value in result.metrics.items()}
+        named = {self._hide(own_metric(name, "policy/")): value for name, value in result.metrics.items()}
         return replace(result, metrics={**named, **effort})
 
     def _malformed(self, error: CallError) -> str:
@@ -362,6 +362,12 @@ def _claim(owners: dict[str, str], name: str, owner: str) -> None:
             hint=f"Rename one in the config: {{use: {owner}, as: {{{name}: another_name}}}}",
         )
     owners[name] = owner
+
+
+def own_metric(name: str, *reserved: str) -> str:
+    """A component's own name of a metric; one that begins with a reserved word goes under `own/`, where it can't meet
+    the metric that toolrl gives under this name."""
+    return f"own/{name}" if name.startswith((*reserved, "own/")) else name
 
 
 def _finite(value: Any, name: str) -> float:

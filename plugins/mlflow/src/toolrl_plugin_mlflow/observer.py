@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import logging
 import os
@@ -21,12 +22,14 @@ from toolrl_plugin_mlflow.options import MlflowOptions
 
 RETRIES = "2"
 """Of a request, unless MLFLOW_HTTP_REQUEST_MAX_RETRIES says otherwise. MLflow's own 7 take four minutes."""
-MAX_PARAMS, MAX_VALUE, MAX_NAME = 100, 6000, 250
-"""Params in a request, characters of a value and of a name: MLflow's limits."""
+MAX_PARAMS, MAX_METRICS, MAX_VALUE, MAX_NAME = 100, 1000, 6000, 250
+"""Params and metrics in a request, characters of a value and of a name: MLflow's limits."""
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 _log = logging.getLogger(__name__)
-_REFUSED = re.compile(r"[^\w\-. :/]", re.ASCII)
+_REFUSED = re.compile(r"[^\w\-. :/]")
+_AT_K = re.compile(r"(\w+/(?:avg|pass))@(\d+(?:/stderr)?)")
+"""toolrl's own metrics with an @."""
 
 
 class MlflowObserver(Tracker):
@@ -101,7 +104,8 @@ class MlflowObserver(Tracker):
         from mlflow.entities import Metric
 
         batch = [Metric(_clean(name), value, milliseconds, step) for name, value in metrics.items()]
-        self._client.log_batch(self._run_id, metrics=batch)
+        for start in range(0, len(batch), MAX_METRICS):
+            self._client.log_batch(self._run_id, metrics=batch[start : start + MAX_METRICS])
 
     def _log_text(self, text: str, path: str) -> None:
         self._client.log_text(self._run_id, text, path)
@@ -113,8 +117,16 @@ class MlflowObserver(Tracker):
 
 
 def _clean(name: str) -> str:
-    """A name that MLflow takes: `pass@8` is `pass_at_8`."""
-    return _REFUSED.sub("_", name.replace("@", "_at_"))[:MAX_NAME]
+    """A name that MLflow takes, for each name another one: `eval/pass@8` is `eval/pass_at_8`, and other names that
+    have to be changed end in a checksum. MLflow refuses most signs, paths such as `a//b`, and long names."""
+    if (own := _AT_K.fullmatch(name)) is not None:
+        return f"{own[1]}_at_{own[2]}"
+    clean = _REFUSED.sub("_", name.replace("@", "_at_"))
+    clean = "/".join("_" if part in ("", ".", "..") else part for part in clean.split("/"))
+    if clean == name and len(name) <= MAX_NAME and not _AT_K.fullmatch(name.replace("_at_", "@")):
+        return name
+    checksum = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{clean[: MAX_NAME - 9]}-{checksum}"
 
 
 def _csv(rows: Sequence[Sequence[Any]]) -> str:
