@@ -7,6 +7,7 @@ import decimal
 import math
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -142,6 +143,72 @@ def test_errors_say_what_is_wrong(expression: str, message: str) -> None:
     with pytest.raises(ToolError, match=re.escape(message)) as caught:
         EVALUATE(expression)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        # Everyday powers, whose exact values have thousands of digits.
+        ("1000*(1+0.05/365)**3650", "≈ 1648.66481377"),
+        ("1.01**365", "≈ 37.7834343329"),
+        ("1.01^-365", "0.0264666253255"),
+        ("0.99**1000", "≈ 0.0000431712474107"),
+        ("(1 + 1/365)**365", "2.71456748202"),
+        ("(1 + 1e-40)**(10**40)", "≈ 2.71828182846"),
+        ("(-1.01)**365", "≈ -37.7834343329"),
+        ("round(1000*(1 + 0.05/365)**3650, 2)", "1648.66"),
+        ("200000*(0.04/12)*(1+0.04/12)**360/((1+0.04/12)**360-1)", "954.830590931"),
+        # Factorials and combinations, roots and logarithms on the way.
+        ("factorial(1000)/factorial(998)", "≈ 999000"),
+        ("1 - factorial(365)/factorial(342)/365**23", "0.507297234324"),
+        ("log10(2**5000)", "≈ 1505.14997832"),
+        ("exp(2000)/exp(1999)", "2.71828182846"),
+        ("sqrt(10**500)", "1e250"),
+        # In full or not.
+        ("1.05**10", "1.62889462677744140625"),
+        ("2**100", "1267650600228229401496703205376"),
+        ("2**1000", "≈ 1.07150860719e301"),
+        ("comb(1000, 500)", "≈ 2.70288240945e299"),
+        ("2**-100", "≈ 7.88860905221e-31"),
+        ("10**300/3", "3.33333333333e299"),
+        ("1e-200*1e-200", "1e-400"),
+        ("≈ 37.78 * 2", "75.56"),
+    ],
+)
+def test_numbers_of_many_digits_are_rounded_and_said_to_be(expression: str, value: str) -> None:
+    assert EVALUATE(expression) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("(10**1200 + 1) - 10**1200", "Too few digits are left"),
+        ("1.0001**10000 - 1.0001**10000", "Too few digits are left"),
+        ("2**5000 % 7", "last whole digit"),
+        ("(1 + 1e-20*pi)**(10**20)", "exponent is too large"),
+        ("2**5000", "too large or too small: at most 1000 digits are kept. It is about 1.41246703214e1505."),
+        ("0.5**(10**7)", "too large or too small"),
+    ],
+)
+def test_digits_that_are_not_known_are_not_shown(expression: str, message: str) -> None:
+    with pytest.raises(ToolError, match=re.escape(message)):
+        EVALUATE(expression)
+
+
+@settings(deadline=None)
+@given(st.decimals("0.9", "1.1", places=6), st.integers(1, 5000), st.integers(1, 30))
+def test_rounded_powers_agree_with_decimal(base: decimal.Decimal, exponent: int, precision: int) -> None:
+    shown = ExpressionEvaluator(CalculatorOptions(precision=precision))(f"{base}**{exponent}")
+    value = decimal.Context(prec=60, Emin=-(10**6)).power(base, exponent)
+    error = abs(Fraction(shown.removeprefix("≈ ")) - Fraction(value))
+    assert error * 2 * 10**precision <= abs(Fraction(value)) * 10
+    assert len(shown) < 100
+
+
+def test_calls_in_several_threads_dont_disturb_each_other() -> None:
+    asked = ["sqrt(2)", "factorial(3000)/factorial(2999)", "(1 + 1e-40)**(10**40)", "sin(1)"] * 50
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(EVALUATE, asked)) == [EVALUATE(expression) for expression in asked]
 
 
 def shown_or_refused(expression: str) -> str:

@@ -2,8 +2,8 @@
 
 The text is first brought into Python's notation (`notation.py`), parsed by `ast.parse`, and walked; nothing is ever
 executed. Work is bounded before it is done: the text's length, the tree's depth, and the digits of every number on the
-way. A power, a factorial or a literal's exponent is refused by an estimate of its size, never by trying. All failures
-are a `ToolError` whose text is what the model should write instead.
+way. A power, a factorial or a literal's exponent is rounded or refused by an estimate of its size, never by trying. All
+failures are a `ToolError` whose text is what the model should write instead.
 """
 
 from __future__ import annotations
@@ -34,18 +34,32 @@ class ExpressionEvaluator:
 
     def __init__(self, options: CalculatorOptions | None = None) -> None:
         self.limits = options or CalculatorOptions()
-        self._arithmetic = BoundedArithmetic(self.limits.precision, self.limits.max_digits)
 
     def __call__(self, expression: str) -> str:
-        """The value as text. Raises ToolError."""
-        return show(self.value(expression), self.limits.precision, self.limits.max_digits)
+        """The value as text, after `≈` if digits of it were left out. Raises ToolError."""
+        arithmetic = BoundedArithmetic(self.limits.precision, self.limits.max_digits)
+        value = _Evaluation(arithmetic, self.limits).value(expression)
+        return show(value, self.limits.precision, rounded=arithmetic.rounded)
 
     def value(self, expression: str) -> Number:
-        """The value as a number: an int where it is whole, a Fraction where it is rational. Raises ToolError."""
-        if len(expression) > self.limits.max_length:
-            raise ToolError(
-                f"The expression has {len(expression)} characters; at most {self.limits.max_length} are read. Split it."
-            )
+        """The value as a number: an int if it is whole, a Fraction if it is rational. Raises ToolError."""
+        return _Evaluation(BoundedArithmetic(self.limits.precision, self.limits.max_digits), self.limits).value(
+            expression
+        )
+
+
+class _Evaluation:
+    """Evaluates one expression."""
+
+    def __init__(self, arithmetic: BoundedArithmetic, limits: CalculatorOptions) -> None:
+        self._arithmetic = arithmetic
+        self._limits = limits
+
+    def value(self, expression: str) -> Number:
+        """The value. Raises ToolError."""
+        longest = self._limits.max_length
+        if len(expression) > longest:
+            raise ToolError(f"The expression has {len(expression)} characters; at most {longest} are read. Split it.")
         source = to_python(expression)
         if not source:
             raise ToolError(f"The expression is empty. {ALLOWED}")
@@ -55,7 +69,7 @@ class ExpressionEvaluator:
                 tree = ast.parse(source, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise ToolError(_syntax_message(source, error)) from None
-        return self._walk(tree.body, source, MAX_DEPTH)
+        return self._arithmetic.result(self._walk(tree.body, source, MAX_DEPTH))
 
     def _walk(self, node: ast.expr, source: str, depth: int) -> Number:
         if depth == 0:
@@ -105,8 +119,8 @@ class ExpressionEvaluator:
         # The float has lost digits already: read the text it was written as.
         text = source[node.col_offset : node.end_col_offset].replace("_", "")
         exponent = _EXPONENT.search(text)
-        if exponent is not None and abs(int(exponent[1])) > self.limits.max_digits:
-            raise ToolError(f"{_cut(text)} is out of range: numbers have at most {self.limits.max_digits} digits.")
+        if exponent is not None and abs(int(exponent[1])) > self._limits.max_digits:
+            raise ToolError(f"{_cut(text)} is out of range: numbers have at most {self._limits.max_digits} digits.")
         return self._arithmetic.bounded(Fraction(text))
 
 

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Literal, NamedTuple
 
 from toolrl.errors import ToolError
-from toolrl_plugin_calculator.arithmetic import BoundedArithmetic, Number, is_exact
+from toolrl_plugin_calculator.arithmetic import RANGE, BoundedArithmetic, Number, is_exact
 
 MAX_ANGLE = 10**6
 """Radians. Beyond it the guard digits no longer cover the loss in the reduction to one turn."""
@@ -79,9 +79,13 @@ def _whole(what: str, value: Number, least: float = -math.inf) -> int:
 
 def _factorial(a: BoundedArithmetic, value: Number) -> Number:
     n = _whole("The argument of factorial", value, 0)
-    if n > a.max_bits or math.lgamma(n + 1) > a.max_bits * math.log(2):
+    bits = math.lgamma(n + 1) / math.log(2) if n <= RANGE else math.inf
+    if bits > RANGE:
         raise a.too_large()
-    return math.factorial(n)
+    if bits <= a.max_bits:
+        return math.factorial(n)
+    a.rounded = True
+    return a.bounded(a.context.factorial(n))
 
 
 def _comb(a: BoundedArithmetic, n: Number, k: Number) -> Number:
@@ -90,9 +94,13 @@ def _comb(a: BoundedArithmetic, n: Number, k: Number) -> Number:
         return 0
     k = min(k, n - k)
     # comb(n, k) ≥ (n/k)^k: refused are only those that are too large in any case.
-    if k and (k > a.max_bits or k * math.log2(n // k) > a.max_bits):
+    bits = k * math.log2(n // k) if k else 0
+    if bits > RANGE:
         raise a.too_large()
-    return a.bounded(math.comb(n, k))
+    if max(k, bits) <= a.max_bits:
+        return a.bounded(math.comb(n, k))
+    a.rounded = True
+    return a.bounded(a.context.binomial(n, k))
 
 
 def _extreme(a: BoundedArithmetic, sign: int, values: Sequence[Number]) -> Number:
@@ -110,7 +118,7 @@ def _sqrt(a: BoundedArithmetic, value: Number) -> Number:
 
 
 def _exp(a: BoundedArithmetic, value: Number) -> Number:
-    if abs(value) > a.max_bits:
+    if abs(value) > RANGE:
         raise a.too_large()
     return a.bounded(a.context.exp(a.approximate(value)))
 

@@ -3,10 +3,11 @@
 `1,234 × 5²`, `20% of 50` and `5! = ?` are read; `50% + 3` can be read in two ways, so it is refused with both written
 out. What is shown is never a float's noise, never `1E+3`, never `-0`:
 
-- whole numbers and decimals that end are written in full;
+- whole numbers of up to 200 digits, and decimals that end within 64 digits, are written in full;
 - other rationals are rounded to `precision` significant digits, but never shorter than their whole part;
 - approximate numbers are rounded to `precision` significant digits;
-- a rounded number far from 1 is written as `1.5e-20`, a form that is read, too.
+- a rounded number far from 1 is written as `1.5e-20`, a form that is read, too;
+- `≈` stands before a number that would be whole, or a decimal that ends, but has too many digits.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from fractions import Fraction
 from toolrl.errors import ToolError
 from toolrl_plugin_calculator.arithmetic import Number
 
+LONGEST_WHOLE, LONGEST_DECIMAL = 200, 64
+"""Significant digits of a whole number, and of a decimal that ends, which are written in full."""
 _SMALLEST_PLAIN = -10
 """Decimal exponent from which on a rounded number is written without an exponent."""
 _CHARACTERS = str.maketrans(
     {
         "×": "*", "⋅": "*", "·": "*", "∗": "*", "÷": "/", "∕": "/", "−": "-", "–": "-", "π": " pi ",
         "^": "**", "²": "**2", "³": "**3", "\n": " ", "\r": " ", "\t": " ", "\xa0": " ", "\u202f": " ",
+        "≈": " ",
     }
 )  # fmt: skip
 _NUMBER = r"(?<![\w.])((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -80,17 +84,29 @@ def _join_thousands(text: str) -> str:
     return "".join(pieces)
 
 
-def show(value: Number, precision: int, max_digits: int) -> str:
-    """The value as text."""
-    if type(value) is int:
-        return str(value)
-    if not isinstance(value, Fraction):
+def show(value: Number, precision: int, *, rounded: bool = False) -> str:
+    """The value as text; `rounded` says that an approximate one has lost digits of an exact number."""
+    if not isinstance(value, int | Fraction):
         sign, mantissa, exponent, _ = value._mpf_
-        return _rounded((-1) ** sign * int(mantissa) * Fraction(2) ** exponent, precision)
+        text = _rounded((-1) ** sign * int(mantissa) * Fraction(2) ** exponent, precision)
+        return f"≈ {text}" if rounded else text
     whole_digits = len(str(abs(value.numerator) // value.denominator))
-    context = Context(prec=whole_digits + max_digits)
-    in_full = context.divide(Decimal(value.numerator), Decimal(value.denominator))
-    return _rounded(value, max(precision, whole_digits)) if context.flags[Inexact] else f"{in_full:f}"
+    if type(value) is int and whole_digits <= LONGEST_WHOLE:
+        return str(value)
+    digits = max(precision, whole_digits) if whole_digits <= LONGEST_WHOLE else precision
+    if type(value) is int or _ends(value):
+        context = Context(prec=max(whole_digits, LONGEST_DECIMAL))
+        in_full = context.divide(Decimal(value.numerator), Decimal(value.denominator))
+        if not context.flags[Inexact] and whole_digits <= LONGEST_WHOLE and in_full.adjusted() >= -LONGEST_DECIMAL:
+            return f"{in_full:f}"
+        text = _rounded(Fraction(value), digits)
+        return text if Fraction(text) == value else f"≈ {text}"
+    return _rounded(value, digits)
+
+
+def _ends(value: Fraction) -> bool:
+    """Whether the decimal ends: its denominator has no prime factors but 2 and 5."""
+    return pow(10, value.denominator.bit_length(), value.denominator) == 0
 
 
 def _rounded(value: Fraction, digits: int) -> str:

@@ -14,7 +14,11 @@ class CalculatorOptions(BaseModel, extra="forbid"):
         12, ge=1, le=50, description="Significant digits of a result that isn't a whole number or a decimal that ends."
     )
     max_digits: int = Field(
-        1000, ge=20, le=4000, description="Digits that a number may have on the way; more is an error for the model."
+        1000,
+        ge=20,
+        le=4000,
+        description="Digits that a number may have: one that has more on the way is rounded, a result with more before "
+        "the point is an error for the model.",
     )
     max_length: int = Field(1000, ge=1, le=4000, description="Characters that an expression may have.")
     description: str = Field(
