@@ -45,6 +45,76 @@ def test_show_prints_all_values_and_no_secret(full_site: Any, config_file: Path)
     assert json.loads(done.stdout)["engine"] == {"use": "dice", "options": {}}
 
 
+TOOLS = """
+from toolrl import Component, hookimpl
+
+@hookimpl
+def toolrl_tools():
+    yield Component("dice", "toolrl_plugin_shown.dice:roll", summary="A die.")
+    yield Component("sheet", "toolrl_plugin_shown.dice:Sheet", summary="Differs from task to task.")
+"""
+DICE = """
+from contextlib import asynccontextmanager
+from pydantic import Field
+from toolrl.tools import tool
+from toolrl.types import ToolSpec
+
+@tool
+def roll(sides: int = Field(6, ge=2, description="Sides of the die.")) -> int:
+    \"\"\"Roll a die.\"\"\"
+    return 4
+
+class Sheet:
+    def __init__(self, options, context): ...
+    async def start(self): ...
+    async def stop(self): ...
+    @asynccontextmanager
+    async def open(self, task, episode):
+        if task.id == "row-2":
+            raise OSError("no sheet")
+        yield Session(task)
+
+class Session:
+    def __init__(self, task): self.task = task
+    def specs(self): return [ToolSpec(f"read_{self.task.answer}", "Reads.", {"type": "object", "properties": {}})]
+"""
+
+
+def test_show_prints_the_tools_as_the_model_gets_them(full_site: Any, config_file: Path, tmp_path: Path) -> None:
+    full_site.add("shown", TOOLS, modules={"dice": DICE})
+    (tmp_path / "train.jsonl").write_text('{"id": "row-1", "prompt": "Roll.", "answer": "four"}\n')
+    config = yaml.safe_load(config_file.read_text())
+    config["environments"]["default"]["tools"] = [{"use": "dice", "as": {"roll": "throw"}}, "sheet"]
+    config["data"] = {"train": {"use": "jsonl", "options": {"path": str(tmp_path / "train.jsonl")}}}
+    config_file.write_text(yaml.safe_dump(config))
+    shown = full_site.run("config", "show", str(config_file), "--tools", "--json")
+    assert shown.returncode == 0, shown.stderr
+    throw, read = (it["function"] for it in json.loads(shown.stdout)["default"])
+    assert (throw["name"], throw["description"], read["name"]) == ("throw", "Roll a die.", "read_four")
+    assert throw["parameters"]["properties"]["sides"] == {
+        "type": "integer",
+        "default": 6,
+        "minimum": 2,
+        "description": "Sides of the die.",
+    }
+    text = full_site.run("config", "show", str(config_file), "--tools").stdout
+    assert text.splitlines()[0] == "environments.default: 2 tools"
+    assert json.loads(text.partition("\n")[2].partition("\n}\n")[0] + "}")["function"] == throw
+
+
+def test_show_names_the_tools_that_do_not_start(full_site: Any, config_file: Path, tmp_path: Path) -> None:
+    full_site.add("shown", TOOLS, modules={"dice": DICE})
+    (tmp_path / "train.jsonl").write_text('{"id": "row-2", "prompt": "Roll."}\n')
+    config = yaml.safe_load(config_file.read_text())
+    config["environments"]["default"]["tools"] = ["sheet"]
+    config["data"] = {"train": {"use": "jsonl", "options": {"path": str(tmp_path / "train.jsonl")}}}
+    config_file.write_text(yaml.safe_dump(config))
+    shown = full_site.run("config", "show", str(config_file), "--tools")
+    assert shown.returncode == 1
+    assert "environments.default" in shown.stderr
+    assert "no sheet" in shown.stderr
+
+
 def test_the_schema_knows_the_installed_components(full_site: Any, config_file: Path) -> None:
     done = full_site.run("config", "schema")
     schema = json.loads(done.stdout)

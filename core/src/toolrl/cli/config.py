@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HELP = "check or show a config, or print the schema of configs"
 EXAMPLE = """toolrl config check grpo.yaml --set trainer.steps=50
   toolrl config show grpo.yaml
+  toolrl config show grpo.yaml --tools
   toolrl config schema > toolrl.schema.json"""
 
 
@@ -29,6 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action.add_argument("config", metavar="CONFIG", help="a config file, or a run's folder")
         add_set_argument(action)
         action.add_argument("--json", action="store_true", help="print JSON")
+    show.add_argument(
+        "--tools",
+        action="store_true",
+        help="print each tool's schema as the model gets it instead; starts the tools for it",
+    )
     check.add_argument("--strict", action="store_true", help="exit status 1 where there is a note")
     check.add_argument(
         "--import",
@@ -116,11 +122,27 @@ def _show(args: argparse.Namespace) -> int:
     from toolrl.cli.common import read
     from toolrl.runs.folder import config_text
 
-    loaded, _ = read(args)
+    loaded, registry = read(args)
+    if args.tools:
+        return _show_tools(loaded, registry, as_json=args.json)
     if args.json:
         print_json(loaded.resolved)
     else:
         print(config_text(loaded.resolved), end="")
+    return 0
+
+
+def _show_tools(loaded: LoadedConfig, registry: Registry, *, as_json: bool) -> int:
+    from toolrl.cli.tool_schemas import tool_schemas
+
+    schemas = json.loads(loaded.hide(json.dumps(tool_schemas(loaded, registry))))
+    if as_json:
+        print_json(schemas)
+        return 0
+    for name, tools in schemas.items():
+        print(f"environments.{name}: {len(tools) or 'no'} tool{'' if len(tools) == 1 else 's'}")
+        for tool in tools:
+            print(json.dumps(tool, indent=2, ensure_ascii=False))
     return 0
 
 
