@@ -84,7 +84,10 @@ class Doc:
 def test_a_text_in_annotated_describes_the_parameter() -> None:
     @tool
     def look(
-        n: Annotated[int, "How many."], o: Annotated[str | None, Doc("Where.")] = None, p: Annotated[int, 3] = 1
+        n: Annotated[int, "How many."],
+        o: Annotated[str | None, Doc("Where.")] = None,
+        p: Annotated[int, 3] = 1,
+        q: Annotated[int, "Or none."] | None = None,
     ) -> str:
         """Look.
 
@@ -94,7 +97,7 @@ def test_a_text_in_annotated_describes_the_parameter() -> None:
         """
         return f"{n}"
 
-    assert [it.get("description") for it in properties(look).values()] == ["How many.", "Where.", "Which."]
+    assert [it.get("description") for it in properties(look).values()] == ["How many.", "Where.", "Which.", "Or none."]
 
 
 class Cat(pydantic.BaseModel):
@@ -242,6 +245,32 @@ def test_an_object_has_the_docstring_of_its_class_or_of_its_call() -> None:
         assert (made.name, made.spec.description) == (type(given).__name__, said)
         assert properties(made) == {"city": {"type": "string", "description": "Its name."}}
         assert run(made, city="Oslo").text == "Oslo s3cret"
+
+
+class Retries:
+    """Retries a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.function = "an attribute of its own"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
+
+
+def test_an_object_that_wraps_a_function_is_read_as_the_function() -> None:
+    made = tool(Retries(fetch))
+    assert (made.name, made.spec.description) == ("fetch", "Fetch pages.")
+    assert run(made, query="q", api_key="k").text == "q k 3"
+
+
+def test_an_error_about_a_partial_tells_no_secret() -> None:
+    def untyped(query, api_key: str) -> str:  # type: ignore[no-untyped-def]
+        return str(query)
+
+    with pytest.raises(TypeError, match="'untyped'.*no type hint") as caught:
+        tool(functools.partial(untyped, api_key="s3cret"))
+    assert "s3cret" not in str(caught.value)
 
 
 def plainly(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,6 +46,13 @@ def test_what_execute_returns(returned: Any, text: str, reward: float | None, me
     assert (uncounted.reward, uncounted.metrics) == (None, result.metrics)
 
 
+def test_rewards_and_metrics_may_be_scalars_of_numpy_or_torch() -> None:
+    np, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    for half in (np.float32(0.5), np.array(0.5), np.longdouble(0.5), torch.tensor(0.5)):
+        result = from_execute(("hi", half, {"n": half}), "t", counts=True)
+        assert (result.reward, result.metrics) == (0.5, {"n": 0.5, TOOL_REWARD: 0.5})
+
+
 def test_pictures_and_videos_become_media() -> None:
     result = from_execute(ToolResponse(text="x", image=["a", b"b"], video=["c"]), "t", counts=True)
     assert result.media == (Media("image", "a"), Media("image", b"b"), Media("video", "c"))

@@ -89,12 +89,14 @@ def _layers(function: Callable[..., Any]) -> Iterator[Any]:
 def _docstrings(function: Callable[..., Any]) -> Iterator[str]:
     """Docstrings that an author wrote, the outermost first."""
     for layer in _layers(function):
-        is_object = not (isinstance(layer, type | functools.partial) or inspect.isroutine(layer))
-        for it in (type(layer), type(layer).__call__) if is_object else (layer,):
+        own: tuple[Any, ...] = (layer,)
+        if not (isinstance(layer, type | functools.partial) or inspect.isroutine(layer)):
+            # The class of an object that wraps a function says how it wraps; the function's docstring is its own.
+            own = (layer,) if hasattr(layer, "__wrapped__") else (type(layer), type(layer).__call__)
+        for it in own:
             text = inspect.getdoc(it) if inspect.isroutine(it) else getattr(it, "__doc__", None)
-            made = dataclasses.is_dataclass(it) and str(text).startswith(
-                f"{type(layer).__name__}("
-            )  # lists all defaults
+            # A dataclass without a docstring has its signature, defaults included.
+            made = dataclasses.is_dataclass(it) and str(text).startswith(f"{type(layer).__name__}(")
             if text and inspect.cleandoc(text) != _PARTIAL and not made:
                 yield text
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -17,7 +19,7 @@ import pydantic
 from pydantic.fields import FieldInfo
 
 from toolrl.errors import ArgumentsError
-from toolrl.tools.callables import context_parameter, documentation, parameters_of, resolved_hints
+from toolrl.tools.callables import context_parameter, documentation, name_of, parameters_of, resolved_hints
 from toolrl.tools.values import scalar
 from toolrl.types import ToolSpec
 
@@ -79,7 +81,7 @@ def _fields(
     function: Callable[..., Any], injected: str | None, described: Mapping[str, str]
 ) -> dict[str, tuple[Any, FieldInfo]]:
     """Fields for create_model by parameter. Their alias is the name that the model reads."""
-    where = f"tool function {getattr(function, '__qualname__', function)!r}"
+    where = f"tool function {getattr(function, '__qualname__', name_of(function))!r}"
     parameters = {name: it for name, it in parameters_of(function).items() if name != injected}
     hints = resolved_hints(function, parameters, where)
     for name, parameter in parameters.items():
@@ -110,9 +112,10 @@ def _field(hint: Any, name: str, default: Any, description: str | None) -> tuple
 
 
 def _said(hint: Any) -> str | None:
-    """The description in `Annotated[int, "text"]` and `Annotated[int, Doc("text")]`."""
+    """The description in `Annotated[int, "text"]` and `Annotated[int, Doc("text")]`, also beside None."""
     said = (getattr(it, "documentation", it) for it in getattr(hint, "__metadata__", ()))
-    return next((it for it in said if isinstance(it, str)), None)
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    return next((it for it in (*said, *map(_said, parts)) if isinstance(it, str)), None)
 
 
 def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:

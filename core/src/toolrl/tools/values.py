@@ -93,12 +93,14 @@ def _plain_object(value: Any) -> Any:
         raise TypeError("a class isn't data")
     if (name := type(value).__name__) in _MISSING + _WRITTEN:
         return None if name in _MISSING else str(value)
+    if hasattr(value, "__pydantic_serializer__"):
+        return _by_pydantic(value)
     if hasattr(value, "iloc"):
         return plain(_from_table(value) if hasattr(value, "columns") else _from_column(value))
     if hasattr(value, "dtype") and (hasattr(value, "tolist") or hasattr(value, "__array__")):
         return _from_array(value)
     fields = getattr(value, "__attrs_attrs__", None)
-    if dataclasses.is_dataclass(value) and not hasattr(value, "__pydantic_serializer__"):
+    if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
     if fields is not None:
         return {field.name: plain(getattr(value, field.name)) for field in fields}
@@ -109,6 +111,11 @@ def _plain_object(value: Any) -> Any:
         return plain(os.fspath(value))
     if isinstance(value, Collection):  # ranges, views of dicts, deques
         return [plain(item) for item in value]
+    return _by_pydantic(value)
+
+
+def _by_pydantic(value: Any) -> Any:
+    """The copy of a pydantic model, and of the types of the standard library that pydantic knows."""
 
     def others(item: Any) -> Any:
         if item is value:

@@ -91,9 +91,10 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if type(value).__module__.partition(".")[0] == "numpy":
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # of numpy, torch or pandas
         # tolist() of an array of objects leaves the objects as they are.
-        return plain(value.tolist()) if hasattr(value, "tolist") else value
+        found = value.tolist()
+        return float(found) if type(found) is type(value) else plain(found)  # numpy's longdouble gives itself
     return value
 
 
