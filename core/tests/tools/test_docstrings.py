@@ -65,3 +65,4 @@ def test_a_text_without_sections_is_the_description() -> None:
         "Adds.\n\nx: this is prose. Args: this as well.",
         {},
     )
+    assert read_docstring("\n    Adds\n    two numbers.\n    ", ["x"]) == ("Adds\ntwo numbers.", {})

@@ -29,7 +29,7 @@ LOOKED_AT = 1000
 
 
 def tool_schemas(loaded: LoadedConfig, registry: Registry) -> dict[str, list[dict[str, Any]]]:
-    """By environment, its tools in the form that chat templates and APIs take. Starts the tools and opens an episode of
+    """Tools by environment, in the form that chat templates and APIs take. Starts the tools and opens an episode of
     the environment's first task, because tools may differ from task to task.
 
     Raises ConfigError with the tools that can't be built or started.

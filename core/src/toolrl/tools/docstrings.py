@@ -39,7 +39,8 @@ def read_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, st
         for name in _named(param.arg_name, param.args, names):
             items.setdefault(name, param.description or "")
     described = {name: " ".join(item.split()) for name, item in items.items()}
-    return "\n\n".join(parts), {name: item for name, item in described.items() if item}
+    between = "\n\n" if parsed.blank_after_short_description else "\n"
+    return between.join(parts), {name: item for name, item in described.items() if item}
 
 
 def _leads(line: str) -> bool:
