@@ -108,6 +108,11 @@ class Dog(pydantic.BaseModel):
     kind: Literal["dog"]
 
 
+class Tree(pydantic.BaseModel):
+    weight: float = float("inf")
+    children: list[Tree] = []
+
+
 def test_what_is_written_out_refers_to_nothing_and_is_json() -> None:
     @tool
     def feed(
@@ -115,10 +120,12 @@ def test_what_is_written_out_refers_to_nothing_and_is_json() -> None:
         most: float = float("inf"),
         least: Annotated[float, Field(ge=float("-inf"), description="Least.")] = float("nan"),
         steps: list[float] = [float("inf")],  # noqa: B006 - what people write
+        tree: Tree | None = None,
     ) -> str:
         return f"{type(pet).__name__} {most} {least} {steps}"
 
-    assert "$defs" not in str(properties(feed))
+    assert "mapping" not in str(properties(feed))
+    json.dumps(feed.spec.parameters, allow_nan=False)
     assert [properties(feed)[name] for name in ("most", "least")] == [
         {"type": "number", "description": "Default: inf."},
         {"type": "number", "description": "Least. Default: nan."},

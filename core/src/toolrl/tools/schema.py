@@ -25,6 +25,10 @@ from toolrl.types import ToolSpec
 
 MAX_PROBLEMS = 4
 """That an answer to bad arguments names."""
+_VALUES = frozenset(
+    ("default", "const", "enum", "examples", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+)
+"""Keys of a schema whose values are no schemas; infinite and NaN ones are left out."""
 
 
 class Signature:
@@ -73,7 +77,7 @@ def model_schema(model: type[pydantic.BaseModel]) -> dict[str, Any]:
     inlined.pop("description", None)
     inlined.setdefault("properties", {})
     if _has_reference(inlined):  # A recursive model can't be written out.
-        inlined["$defs"] = definitions
+        inlined["$defs"] = {name: _inline(definition, {}, ()) for name, definition in definitions.items()}
     return inlined
 
 
@@ -102,7 +106,8 @@ def _field(hint: Any, name: str, default: Any, description: str | None) -> tuple
     if isinstance(default, FieldInfo):
         own.append(default)
         hint, default = Annotated[hint, default], inspect.Parameter.empty
-    options: dict[str, Any] = {"alias": next((it.alias for it in reversed(own) if it.alias), name)}
+    aliases = (it.validation_alias for it in reversed(own) if isinstance(it.validation_alias, str))
+    options: dict[str, Any] = {"alias": next(aliases, name)}
     if not any(it.description for it in own) and (text := _said(hint) or description):
         options["description"] = text
     if default is not inspect.Parameter.empty:
@@ -135,7 +140,7 @@ def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) 
             result[key] = {field: _inline(item, definitions, inside) for field, item in value.items()}
         elif key == "discriminator" and isinstance(value, dict):  # Its mapping refers to what is written out here.
             result[key] = {part: it for part, it in value.items() if part != "mapping"}
-        elif key in ("default", "const", "enum", "examples", "minimum", "maximum"):
+        elif key in _VALUES:
             if _is_json(value):
                 result[key] = value
         else:
