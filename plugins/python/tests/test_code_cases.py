@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.errors import DataError
+from toolrl_common.plain_values import decode, encode
 from toolrl_plugin_python.cases import CallCase, Case, OutputCase, read_cases
 from toolrl_plugin_python.reward import solution
 from toolrl_plugin_python.tool import runnable
-from toolrl_plugin_python.trial_child import decode, encode
 from toolrl_plugin_python.trials import same_output, same_value
 from toolrl_testing import make_task
 
@@ -275,5 +275,5 @@ def test_only_data_crosses() -> None:
 
     assert decode(encode(Sly(3))) == 3
     for odd in (object(), len, iter([1]), ValueError()):
-        with pytest.raises(TypeError, match="no plain value"):
+        with pytest.raises(TypeError, match="not a plain value"):
             encode(odd)

@@ -22,17 +22,15 @@ from toolrl_plugin_sandbox_fusion.cases import (
 
 class TestReading:
     def test_standard_input_and_output(self) -> None:
-        cases = read_cases({"inputs": ["1\n", None, 5], "outputs": ["2\n", None, 6]}, "task")
+        cases = read_cases({"inputs": ["1\n", None, 5], "outputs": ["2\n", "", 6]}, "task")
         assert len(cases) == 3
         assert cases.case(0, "code") == ProgramCase("code", "1\n", "2\n")
-        assert cases.case(1, "code") == ProgramCase("code", None, None)
+        assert cases.case(1, "code") == ProgramCase("code", None, "")
         assert cases.case(2, "code") == ProgramCase("code", "5", "6")
 
     def test_asserts(self) -> None:
         cases = read_cases({"assert_case": ["assert f(1) == 2", "assert f(2) == 3"]}, "task")
-        assert cases.case(1, "def f(x): return x + 1") == ProgramCase(
-            "def f(x): return x + 1\n\nassert f(2) == 3", "", None
-        )
+        assert cases.asserts == ("assert f(1) == 2", "assert f(2) == 3")
 
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -45,6 +43,9 @@ class TestReading:
             ({"inputs": "12", "outputs": "34"}, "no list"),
             ({"inputs": ["1", "2"], "outputs": ["1"]}, "2 inputs, 1 outputs"),
             ({"inputs": ["1"], "outputs": ["1"], "assert_case": ["a", "b"]}, "2 asserts"),
+            ({"inputs": ["1"], "outputs": ["1"], "assert_case": ["assert f()"]}, "statements alone"),
+            ({"assert_case": ["assert f()"], "fn_name": "f"}, "statements alone"),
+            ({"inputs": ["1", "2"], "outputs": ["1", None]}, r"outputs\[1\].*every program would pass"),
             ({"inputs": ["1"], "outputs": ["1"], "fn_name": 3}, "fn_name 3"),
             ({"inputs": ["1", "[1"], "outputs": ["1", "1"], "fn_name": "f"}, r"inputs\[1\]"),
         ],
@@ -139,8 +140,9 @@ class TestVerdict:
     def test_status(self, response: RunResponse, status: Status) -> None:
         assert verdict(response, ProgramCase("", None, "4\n")) is status
 
-    def test_without_an_expected_output_whatever_is_printed_is_right(self) -> None:
-        assert verdict(ended("anything"), ProgramCase("", None, None)) is Status.PASSED
+    def test_a_function_that_should_return_none_has_to(self) -> None:
+        assert verdict(ended("null\n"), ProgramCase("", None, None)) is Status.PASSED
+        assert verdict(ended("anything"), ProgramCase("", None, None)) is Status.WRONG
         assert verdict(ended("anything", 1, "Failed"), ProgramCase("", None, None)) is Status.RUNTIME_ERROR
 
     @pytest.mark.parametrize(

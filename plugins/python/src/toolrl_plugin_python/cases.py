@@ -24,7 +24,7 @@ from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.types import Task
-from toolrl_plugin_python.trial_child import encode
+from toolrl_common.plain_values import encode
 
 COMPANIONS = ("fn_name", "entry_point")
 """Fields of a row that name the function of its cases."""

@@ -4,12 +4,10 @@ Standard input is one line of JSON, `{"source", "function", "args", "kwargs"}`; 
 `{"value": …}` or `{"raised": name, "message": text}`. What is expected stands in another process. The program may take
 this one over and answer what it likes, and that is a value like any other.
 
-Values cross as copies of plain types: no class, no function, no object with a say in its own comparison. Subclasses
-become what they derive from, arrays lists.
+Values cross as `toolrl_common.plain_values` has it, whose text comes before this file's in the sandbox.
 """
 
-from __future__ import annotations
-
+import contextlib
 import importlib
 import json
 import os
@@ -17,67 +15,13 @@ import sys
 import types
 from typing import Any
 
+# In the sandbox both are defined above.
+with contextlib.suppress(ImportError):
+    from toolrl_common.plain_values import decode, encode
+
 STARRED = ("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics",
            "itertools", "functools", "operator", "io", "sys", "json", "builtins", "typing")  # fmt: skip
 """Names of these are there without an import, as solutions of programming sites expect it."""
-_WORD = 1 << 63
-
-
-def encode(value: Any) -> Any:
-    """What JSON can hold. Raises TypeError for what is no data."""
-    if value is None or isinstance(value, bool):
-        return value
-    for kind, as_json in _ENCODERS:
-        if isinstance(value, kind):
-            return as_json(value)
-    if hasattr(value, "tolist"):
-        return encode(value.tolist())
-    raise TypeError(f"a {type(value).__name__} is no plain value")
-
-
-def _int(value: int) -> Any:
-    value = int(value)
-    return value if -_WORD <= value < _WORD else {"i": hex(value)}
-
-
-def _many(tag: str) -> Any:
-    return lambda value: {tag: [encode(item) for item in value]}
-
-
-_ENCODERS: tuple[tuple[Any, Any], ...] = (
-    (int, _int),
-    (float, float),
-    (str, lambda value: str.__str__(value)),
-    (list, lambda value: [encode(item) for item in value]),
-    (tuple, _many("t")),
-    (frozenset, _many("fs")),
-    (set, _many("s")),
-    (dict, lambda value: {"d": [[encode(key), encode(item)] for key, item in value.items()]}),
-    ((bytes, bytearray), lambda value: {"b": bytes(value).hex()}),
-    (complex, lambda value: {"c": [value.real, value.imag]}),
-)
-
-_DECODERS: dict[str, Any] = {
-    "i": lambda given: int(given, 16),
-    "t": lambda given: tuple(decode(item) for item in given),
-    "s": lambda given: {decode(item) for item in given},
-    "fs": lambda given: frozenset(decode(item) for item in given),
-    "d": lambda given: {decode(key): decode(item) for key, item in given},
-    "b": bytes.fromhex,
-    "c": lambda given: complex(*given),
-}
-
-
-def decode(given: Any) -> Any:
-    """The value again, of plain types only. Raises ValueError or TypeError for what `encode` doesn't give."""
-    if isinstance(given, list):
-        return [decode(item) for item in given]
-    if not isinstance(given, dict):
-        return given
-    tag, content = next(iter(given.items()), ("", None))
-    if len(given) != 1 or tag not in _DECODERS:
-        raise ValueError("no value")
-    return _DECODERS[tag](content)
 
 
 def load(source: str) -> tuple[dict[str, Any], dict[str, Any]]:

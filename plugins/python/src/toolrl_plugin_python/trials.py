@@ -20,14 +20,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
+from toolrl_common.plain_values import decode, encode, program_text
 from toolrl_plugin_python import trial_child
 from toolrl_plugin_python.cases import CallCase, Case, OutputCase
 from toolrl_plugin_python.keeper_process import interpreter
 from toolrl_plugin_python.sandbox import Finished, ProgramLimits, Sandbox
-from toolrl_plugin_python.trial_child import decode, encode
 
 Kind = Literal["passed", "wrong", "error", "timeout", "limit"]
 KINDS: tuple[Kind, ...] = ("passed", "wrong", "error", "timeout", "limit")
@@ -69,7 +68,7 @@ class Trials:
             scratch_mb=64,
             output_bytes=_SPARE_OUTPUT,
         )
-        self._child = Path(trial_child.__file__).read_bytes()
+        self._child = program_text(trial_child.__file__).encode()
         self._python = [interpreter(), "-s", "-S", "-P", "-B"]
         self._env = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         if search_path:

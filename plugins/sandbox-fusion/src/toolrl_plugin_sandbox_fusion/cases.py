@@ -2,9 +2,9 @@
 
     {"inputs": ["1 2\\n", …], "outputs": ["3\\n", …]}                        standard input and output
     {"fn_name": "add", "inputs": ["1\\n2", …], "outputs": ["3", …]}          arguments, one JSON value a line
-    {"assert_case": ["assert add(1, 2) == 3", …]}                            statements after the program
+    {"assert_case": ["assert add(1, 2) == 3", …]}                            Python statements (asserts.py)
 
-An input of None is no standard input; an expected output of None is right whatever the program prints.
+An input of None is no standard input.
 
 A function is called by a program around the solution, which gets the arguments by standard input. The solution runs as
 a module of its own, in which the names of the usual standard modules are there without an import, as solutions of
@@ -113,8 +113,6 @@ class Cases:
         """A case with the solution in its program."""
         given, expected = self.inputs[index], self.outputs[index]
         text = None if expected is None else str(expected)
-        if self.asserts:
-            solution = f"{solution}\n\n{self.asserts[index]}"
         if self.function is None:
             return ProgramCase(solution, None if given is None else str(given), text)
         value = None if isinstance(expected, str) else expected
@@ -147,6 +145,10 @@ def read_cases(given: Any, where: str, language: str = "python") -> Cases:
         raise wrong(f"are {len(inputs)} inputs, {len(outputs)} outputs, {len(asserts)} asserts: not as many of each")
     if not inputs:
         raise wrong("are none")
+    if asserts and (language != "python" or given.get("fn_name") or any(inputs) or outputs != [None] * len(outputs)):
+        raise wrong("have `assert_case` and inputs, outputs, fn_name or another language; expected statements alone")
+    if None in outputs and not asserts and not given.get("fn_name"):
+        raise wrong(f"have no output in outputs[{outputs.index(None)}]: every program would pass")
     function = given.get("fn_name") or None
     if function is not None and (not isinstance(function, str) or language != "python"):
         raise wrong(f"have fn_name {function!r:.80} for {language}: only functions of Python programs can be called")
@@ -193,7 +195,9 @@ def verdict(response: RunResponse, case: ProgramCase) -> Status:
 
 def matches(stdout: str, case: ProgramCase) -> bool:
     """The same text but for line breaks at its end; for a function's result, the same value counts as well."""
-    if case.expected is None or stdout.rstrip("\n") == case.expected.rstrip("\n"):
+    if case.expected is None:  # The function returns None.
+        return stdout.strip() == "null"
+    if stdout.rstrip("\n") == case.expected.rstrip("\n"):
         return True
     if case.value is None or len(stdout) > 65536 + 8 * len(repr(case.value)):  # no form of it is so much longer
         return False

@@ -10,17 +10,22 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 
-from toolrl.errors import RewardError, ToolError
+from toolrl.errors import DataError, RewardError, ToolError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
 from toolrl_common.http_client import patiently, without_secrets
-from toolrl_plugin_sandbox_fusion.api import RunRequest, SandboxClient
+from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse, SandboxClient
+from toolrl_plugin_sandbox_fusion.asserts import InvalidStatementsError, JudgeFailedError, Statements
 from toolrl_plugin_sandbox_fusion.cases import Cases, ProgramCase, Status, read_cases, verdict
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 
 CONTINUOUS_CASES = 10
-NOT_COMPILED = (Status.COMPILE_ERROR, "")
+Judged = tuple[Status, str]
+"""The status of a case, and for an error of the sandbox its message."""
+NOT_COMPILED: Judged = (Status.COMPILE_ERROR, "")
 
 
 TAGS: dict[str, tuple[str, ...]] = {
@@ -42,6 +47,7 @@ class SandboxReward:
         url, headers = options.sandbox_fusion_url, options.headers
         self._client = SandboxClient(url, headers, max_response_mb=options.max_response_mb)
         self._places = asyncio.Semaphore(options.max_concurrent)
+        self._statements = lru_cache(4096)(Statements)
 
     async def score(self, episode: Episode) -> Score:
         """The pass rate. Raises DataError for a task without test cases, RewardError where the sandbox ran none,
@@ -51,7 +57,12 @@ class SandboxReward:
         program = solution(episode.content_of(options.judge), options.language)
         if program is None:
             return Score(0.0, metrics={"correct": 0.0, "answered": 0.0})
-        verdicts = await self._verdicts([cases.case(index, program) for index in range(len(cases))])
+        if cases.asserts:
+            verdicts = await self._judged(cases.asserts, program, f"task {episode.task.id!r}")
+        else:
+            verdicts = await self._verdicts(
+                [partial(self._verdict, cases.case(index, program)) for index in range(len(cases))]
+            )
         counts = Counter(status for status, _ in verdicts)
         if counts[Status.API_ERROR] == len(verdicts):
             raise RewardError(
@@ -70,7 +81,25 @@ class SandboxReward:
         cases = read_cases(task.answer if key is None else task.extra.get(key), where, self._options.language)
         return cases.first(CONTINUOUS_CASES) if self._options.continuous else cases
 
-    async def _verdicts(self, cases: list[ProgramCase]) -> list[tuple[Status, str]]:
+    async def _judged(self, asserts: Sequence[str], program: str, where: str) -> list[Judged]:
+        """The status of each assert, in order, as `_verdicts` has it. Raises DataError for an invalid one."""
+
+        async def judge(index: int) -> Judged:
+            try:
+                return await self._statements(asserts[index]).judge(program, self._program)
+            except InvalidStatementsError as error:
+                raise DataError(
+                    f"assert_case[{index}]: {error}",
+                    where=where,
+                    hint="The statements run apart from the program: call its functions with plain data, and compare "
+                    "the results.",
+                ) from error
+            except (JudgeFailedError, ToolError) as error:
+                return Status.API_ERROR, str(error)
+
+        return await self._verdicts([partial(judge, index) for index in range(len(asserts))])
+
+    async def _verdicts(self, cases: Sequence[Callable[[], Awaitable[Judged]]]) -> list[Judged]:
         """The status of each case, in order, and for a fault of the sandbox its words.
 
         As in verl, every case after the first compile error counts as one. The index decides which is first, not the
@@ -80,7 +109,7 @@ class SandboxReward:
         tasks: list[asyncio.Task[None]] = []
 
         async def run(index: int) -> None:
-            verdicts[index] = await self._verdict(cases[index])
+            verdicts[index] = await cases[index]()
             if verdicts[index] == NOT_COMPILED:
                 for later in tasks[index + 1 :]:
                     later.cancel()
@@ -93,17 +122,20 @@ class SandboxReward:
         compiled = verdicts.index(NOT_COMPILED) if NOT_COMPILED in verdicts else len(verdicts)
         return verdicts[:compiled] + [NOT_COMPILED] * (len(verdicts) - compiled)
 
-    async def _verdict(self, case: ProgramCase) -> tuple[Status, str]:
-        options = self._options
-        seconds = options.timeout
-        request = RunRequest(case.code, options.language, case.stdin, seconds, seconds, options.memory_limit_mb)
+    async def _verdict(self, case: ProgramCase) -> Judged:
         try:
-            async with self._places:  # kept while the sandbox is busy: more requests beside it wouldn't help
-                response = await patiently(lambda: self._client.run(request), options.patience)
+            response = await self._program(case.code, case.stdin)
         except ToolError as error:
             return Status.API_ERROR, str(error)
         status = verdict(response, case)
         return status, (response.message or f"status {response.status}") if status is Status.API_ERROR else ""
+
+    async def _program(self, code: str, stdin: str | None) -> RunResponse:
+        options = self._options
+        seconds = options.timeout
+        request = RunRequest(code, options.language, stdin, seconds, seconds, options.memory_limit_mb)
+        async with self._places:  # kept while the sandbox is busy: more requests beside it wouldn't help
+            return await patiently(lambda: self._client.run(request), options.patience)
 
 
 def solution(text: str, language: str = "python") -> str | None:
