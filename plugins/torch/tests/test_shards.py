@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,43 @@ def test_tensors_of_another_model_are_refused(tmp_path: Path) -> None:
     assert all(value.equal(before[name]) for name, value in wider.tensors().items())
     with pytest.raises(CheckpointError, match="critic/exp_avg/bias"):
         read_shards(checkpoint, {"policy": make()[1], "critic": make()[1]}, ONE)
+
+
+class _Code:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("place", ["alone", "in storage_data", "in storage_meta"])
+def test_code_in_the_index_of_a_foreign_checkpoint_does_not_run(tmp_path: Path, place: str) -> None:
+    checkpoint = written(tmp_path, {"policy": make()[1]})
+    file, mark = checkpoint / FOLDER / ".metadata", tmp_path / "mark"
+    index = pickle.loads(file.read_bytes())
+    if place == "in storage_data":
+        index.storage_data["more"] = _Code(mark)
+    elif place == "in storage_meta":
+        index.storage_meta.modules = [_Code(mark)]
+    file.write_bytes(pickle.dumps(_Code(mark) if place == "alone" else index))
+    with pytest.raises(CheckpointError, match=r"\.metadata asks for posix\.mkdir"):
+        read_shards(checkpoint, {"policy": make()[1]}, ONE)
+    assert not mark.exists()
+
+
+def test_an_index_that_is_none_or_leaves_the_folder_is_refused(tmp_path: Path) -> None:
+    checkpoint = written(tmp_path, {"policy": make()[1]})
+    file = checkpoint / FOLDER / ".metadata"
+    index = pickle.loads(file.read_bytes())
+    for part in index.storage_data.values():
+        part.relative_path = f"../shards/{part.relative_path}"
+    for content in (pickle.dumps(7), b"", b"no pickle", pickle.dumps(index)):
+        file.write_bytes(content)
+        with pytest.raises(CheckpointError, match="can't be read"):
+            read_shards(checkpoint, {"policy": make()[1]}, ONE)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

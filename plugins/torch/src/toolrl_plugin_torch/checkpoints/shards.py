@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, metadata
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 from toolrl.errors import CheckpointError, first_line
 from toolrl.loop.ranks import Ranks
@@ -35,6 +36,10 @@ _INDEX = ".metadata"
 """The place of each part; the first rank writes it last."""
 _SLOW = 20.0
 """Seconds that a file may take to be seen on another host."""
+
+_UNREADABLE = (OSError, EOFError, ValueError, TypeError, AttributeError, IndexError, pickle.UnpicklingError,
+               dcp.api.CheckpointException)  # fmt: skip
+"""Errors of reading shards; a damaged pickle raises any of them."""
 
 
 def write_shards(
@@ -81,7 +86,7 @@ def write_shards(
 def read_shards(checkpoint: Path, states: Mapping[str, Stateful], ranks: Ranks) -> None:
     """Load what `write_shards` wrote with any number of ranks. Raises CheckpointError for other tensors."""
     tensors = _tensors(states)
-    reader = FileSystemReader(checkpoint / FOLDER)
+    reader = _Reader(checkpoint / FOLDER)
     try:
         saved = {name: tuple(entry.size) for name, entry in reader.read_metadata().state_dict_metadata.items()}
         wanted = {name: tuple(value.shape) for name, value in tensors.items()}
@@ -95,10 +100,50 @@ def read_shards(checkpoint: Path, states: Mapping[str, Stateful], ranks: Ranks) 
             )
         with _together(ranks) as options:
             dcp.load(tensors, storage_reader=reader, **options)
-    except (OSError, EOFError, pickle.UnpicklingError, dcp.api.CheckpointException) as error:
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        pickle.UnpicklingError,
+        dcp.api.CheckpointException,
+    ) as error:
         raise CheckpointError(f"it can't be read: {first_line(error)}", where=str(checkpoint / FOLDER)) from error
     for state in states.values():
         state.write_back()
+
+
+class _Reader(FileSystemReader):
+    """Reads shards whose index may come from anybody: torch itself unpickles it, which runs the code in it."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The index. Raises UnpicklingError for one that holds anything else."""
+        with Path(self.path, _INDEX).open("rb") as file:
+            index = _IndexUnpickler(file).load()
+        if not isinstance(index, Metadata) or not isinstance(index.storage_data, dict):
+            raise pickle.UnpicklingError(f"{_INDEX} is not an index of shards")
+        for part in index.storage_data.values():
+            if Path(part.relative_path).name != part.relative_path:
+                raise pickle.UnpicklingError(f"{_INDEX} names {part.relative_path!r}, which is outside of the folder")
+        index.storage_meta = StorageMeta(load_id=self.load_id)
+        return index
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    _ALLOWED = frozenset(
+        {(metadata.__name__, name) for name in (*metadata.__all__, "_MEM_FORMAT_ENCODING")}
+        | {("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch", "Size")}
+        | {("torch.serialization", "_get_layout"), ("pathlib", "PosixPath"), ("pathlib", "WindowsPath")}
+        # pathlib is a package from Python 3.13 on.
+        | {("pathlib._local", "PosixPath"), ("pathlib._local", "WindowsPath")}
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"{_INDEX} asks for {module}.{name}, which no index of shards holds")
+        return super().find_class(module, name)
 
 
 def _appears(file: Path) -> bool:
