@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from toolrl.cli.main import main
 from toolrl.errors import DataError
 from toolrl.protocols import StepReport
 from toolrl.runs.episodes import EpisodeStore
-from toolrl.runs.folder import RunFolder
+from toolrl.runs.folder import RunFolder, describe_run
 from toolrl.runs.metrics import MetricsLog
 from toolrl.runs.recorder import RunRecorder
 from toolrl.types import Episode
@@ -40,6 +41,9 @@ class FullDisk:
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
     def write(self, data: bytes) -> None:
         self._file.write(data[: self._room])
         self._file.flush()
@@ -48,27 +52,33 @@ class FullDisk:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """While this is entered nothing is appended to a file but ten bytes."""
-    opened = Path.open
+    """`with full(room):` appends no more than `room` bytes to a file at a time."""
+    opened, state = Path.open, {"room": -1}
+
+    class File(FullDisk):
+        def write(self, data: bytes) -> Any:
+            self._room = state["room"]
+            return super().write(data) if self._room >= 0 else self._file.write(data)
 
     def open_full(path: Path, mode: str = "r", *more: Any, **options: Any) -> Any:
         file = opened(path, mode, *more, **options)
-        return FullDisk(file, 10) if mode == "ab" else file
+        return File(file, 0) if mode == "ab" or path.suffix == ".jsonl" and mode == "wb" else file
 
-    class Full:
-        def __enter__(self) -> None:
-            monkeypatch.setattr(Path, "open", open_full)
+    monkeypatch.setattr(Path, "open", open_full)
 
-        def __exit__(self, *error: object) -> None:
-            monkeypatch.undo()
+    @contextlib.contextmanager
+    def filled(room: int) -> Iterator[None]:
+        state["room"] = room
+        yield
+        state["room"] = -1
 
-    return Full()
+    return filled
 
 
 def test_lines_that_a_full_disk_had_no_room_for_are_written_with_the_next(tmp_path: Path, full: Any) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     log.append(StepReport(1, "train", {}))
-    with full:
+    with full(10):
         for step in (2, 3):
             with pytest.raises(OSError, match="No space"):
                 log.append(StepReport(step, "train", {"a": 1.0}))
@@ -78,7 +88,7 @@ def test_lines_that_a_full_disk_had_no_room_for_are_written_with_the_next(tmp_pa
     assert [(line.step, line.metrics.get("a")) for line in MetricsLog(log.path).read()] == [
         *((1, None), (2, 2.0), (3, 1.0), (4, None))
     ]
-    with full, pytest.raises(OSError, match="No space"):
+    with full(10), pytest.raises(OSError, match="No space"):
         log.append(StepReport(5, "train", {}))
     log.write_waiting()
     log.write_waiting()
@@ -88,35 +98,50 @@ def test_lines_that_a_full_disk_had_no_room_for_are_written_with_the_next(tmp_pa
 def test_a_torn_line_of_texts_costs_no_later_one(tmp_path: Path, full: Any) -> None:
     folder = RunFolder.create(tmp_path / "r", {}, total_steps=1)
     folder.add_tokens({1: "a"})
-    with full, pytest.raises(OSError, match="No space"):
+    with full(10), pytest.raises(OSError, match="No space"):
         folder.add_tokens({2: "a longer one"})
     folder.add_tokens({3: "c"})
     folder.add_tokens({4: "d"})
     assert folder.tokens() == {1: "a", 3: "c", 4: "d"}
 
 
-def test_episodes_that_a_full_disk_cut_off_stay_and_later_ones_are_kept(
-    tmp_path: Path, make_episode: MakeEpisode
+@pytest.mark.parametrize("room", [0, 10])
+@pytest.mark.parametrize("when", ["start", "middle", "end", "several steps"])
+def test_episodes_that_a_full_disk_had_no_room_for_are_written_later(
+    tmp_path: Path, make_episode: MakeEpisode, full: Any, when: str, room: int
 ) -> None:
-    class Closing:
-        """The last bytes of the file find no room when it is closed."""
+    folder = RunFolder.create(tmp_path / "run", {"trainer": {"steps": 3}}, total_steps=3)
+    recorder = RunRecorder(folder)
+    recorder.toolrl_run_start(folder)
+    full_at = {"start": {(1, 0)}, "middle": {(1, 1)}, "end": {(1, 2), (1, "end")}}
+    everything = {(step, at) for step in (1, 2) for at in (0, 1, 2, "end")}
+    for step in (1, 2, 3):
+        for at in (0, 1, 2, "end"):
+            with full(room) if (step, at) in full_at.get(when, everything) else contextlib.nullcontext():
+                with contextlib.suppress(OSError):
+                    if at == "end":
+                        recorder.toolrl_step_end(folder, StepReport(step, "train", {}))
+                    else:
+                        recorder.toolrl_episode_end(folder, make_episode(10 * step + at))
+    recorder.toolrl_run_end(folder, None)
+    found = [(stored.step, stored.episode.index) for stored in RunFolder.open(folder.directory).episodes()]
+    assert found == [(step, 10 * step + at) for step in (1, 2, 3) for at in range(3)]
+    assert [line.step for line in folder.metrics_lines()] == [1, 2, 3]
+    assert "unsaved_episodes" not in folder.summary()
 
-        def __init__(self, file: Any) -> None:
-            self._file = file
 
-        def close(self) -> None:
-            self._file.write(b'{"id": "ha')
-            self._file.close()
-            raise OSError(28, "No space left on device")
-
-    store = EpisodeStore(tmp_path / "episodes")
-    store.add(make_episode(0))
-    store._file = Closing(store._file)  # type: ignore[assignment]
-    with pytest.raises(OSError, match="No space"):
-        store.close_step(1, "train")
-    store.add(make_episode(1))
-    assert store.close_step(2, "train") == 1
-    assert [(stored.step, stored.episode.index) for stored in store.episodes()] == [(1, 0), (2, 1)]
+def test_episodes_that_never_find_room_are_counted(tmp_path: Path, make_episode: MakeEpisode, full: Any) -> None:
+    folder = RunFolder.create(tmp_path / "run", {"trainer": {"steps": 3}}, total_steps=3)
+    recorder = RunRecorder(folder)
+    recorder.toolrl_run_start(folder)
+    with full(0):
+        for call in (lambda: recorder.toolrl_episode_end(folder, make_episode(0)),
+                     lambda: recorder.toolrl_step_end(folder, StepReport(1, "train", {}))):  # fmt: skip
+            with pytest.raises(OSError, match="No space"):
+                call()
+        recorder.toolrl_run_end(folder, None)
+    assert folder.summary()["unsaved_episodes"] == 1
+    assert "1 episodes not saved" in describe_run(folder.directory)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "tokens.jsonl", "config.yaml", "episodes/000001-train.jsonl.gz"])

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from toolrl.errors import SAVE_AS_UTF8, ConfigError
+
+MOST_VALUES = 1_000_000
+"""Maximum number of values in a config, with its aliases written out."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -30,6 +35,14 @@ class _Loader(yaml.SafeLoader):
             seen.setdefault(key, line)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        # A key that was merged several times counts once; otherwise merges of merges multiply.
+        pairs = {
+            (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key): (key, it) for key, it in node.value
+        }
+        node.value = list(pairs.values())
 
 
 # YAML 1.1 takes a number without a dot, such as 1e-6, for text.
@@ -66,6 +79,9 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
     try:
         loader = _Loader(text, name)
         return unaliased(loader.get_single_data()), loader.problems
+    except ConfigError as error:
+        error.where = name
+        raise
     except RecursionError:
         what = "the YAML is nested too deep, or an alias stands inside the value that it names"
         raise ConfigError(what, where=name) from None
@@ -87,7 +103,17 @@ def parse_yaml(text: str, name: str) -> tuple[Any, list[str]]:
 
 
 def unaliased(node: Any) -> Any:
-    """A copy in which every YAML alias is a value of its own. Raises RecursionError for one inside of itself."""
+    """A copy in which every YAML alias is a value of its own. Raises RecursionError for an alias inside the value that
+    it names, ConfigError for more than a million values: aliases of aliases make billions out of ten lines."""
+    return _copied(node, count(1))
+
+
+def _copied(node: Any, counter: Iterator[int]) -> Any:
+    if next(counter) > MOST_VALUES:
+        raise ConfigError(
+            f"the YAML has more than {MOST_VALUES:,} values once its aliases are written out",
+            hint="Write the values out, or remove aliases (`*name`) that stand inside of other aliases' values.",
+        )
     if isinstance(node, dict):
-        return {key: unaliased(item) for key, item in node.items()}
-    return [unaliased(item) for item in node] if isinstance(node, list) else node
+        return {key: _copied(item, counter) for key, item in node.items()}
+    return [_copied(item, counter) for item in node] if isinstance(node, list) else node

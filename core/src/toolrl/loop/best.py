@@ -73,7 +73,9 @@ def read_best(directory: Path) -> Best | None:
         return Best(int(found["step"]), str(found["metric"]), float(found["value"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except OSError as error:  # It may pass: too many open files, a file system that is away.
+        raise CheckpointError(f"the record of the best checkpoint can't be read: {error}", where=str(file)) from error
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(
             f"the record of the best checkpoint can't be read: {type(error).__name__}: {error}",
             where=str(file),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from toolrl.errors import DataError
-from toolrl.runs.files import json_line, read_lines, sync_directory, write_atomic
+from toolrl.runs.files import AppendedFile, json_line, open_regular, read_lines, sync_directory, write_atomic
 from toolrl.runs.records import StoredEpisode, episode_from_json, episode_to_json
 from toolrl.types import Episode
 
@@ -56,8 +56,9 @@ class EpisodeFile:
 
     def _lines(self) -> Iterator[Any]:
         try:
-            with gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb") as file:
-                yield from read_lines(file, str(self.path))
+            with open_regular(self.path) as file:
+                lines: IO[bytes] = gzip.GzipFile(fileobj=file) if self.path.suffix == ".gz" else file  # type: ignore[assignment]
+                yield from read_lines(lines, str(self.path))
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"can't be read: {type(error).__name__}: {error}", where=str(self.path)) from error
 
@@ -75,40 +76,93 @@ class EpisodeStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._file: IO[bytes] | None = None
+        self._file: AppendedFile | None = None
         self._count = 0
+        self._waiting: list[bytes] = []
+        """Lines of the running step that the disk had no room for."""
+        self._late: dict[tuple[int, str], list[bytes]] = {}
+        """The same of steps that ended."""
+
+    @property
+    def unsaved(self) -> int:
+        """The number of episodes that aren't on the disk yet."""
+        return len(self._waiting) + sum(map(len, self._late.values()))
 
     def add(self, episode: Episode) -> None:
-        """Append an episode to the step that runs now."""
+        """Append an episode to the step that runs now. If this raises OSError, the episode is kept and written with the
+        next."""
+        self._waiting.append(json_line(episode_to_json(episode)))
+        self.write_waiting()
+
+    def write_waiting(self) -> None:
+        """Write the episodes that the disk had no room for, if there are any. Raises OSError."""
+        for key in list(self._late):
+            self._append_late(*key)
+        if not self._waiting:
+            return
         if self._file is None:
             self.directory.mkdir(parents=True, exist_ok=True)
-            # "w": what an earlier process left open belongs to a step that is rolled out anew.
-            self._file = (self.directory / _OPEN).open("wb")
+            # What an earlier process left open belongs to a step that is rolled out anew.
+            self._file = AppendedFile(self.directory / _OPEN, anew=True)
             self._count = 0
-        self._file.write(json_line(episode_to_json(episode)))
-        self._file.flush()
-        self._count += 1
+        while self._waiting:
+            self._file.append(self._waiting[0])
+            self._count += 1
+            del self._waiting[0]
 
     def close_step(self, step: int, kind: str) -> int:
         """End the running step's file under the step's name; how many episodes it holds.
 
-        A file of the same step and kind is replaced; without episodes, nothing is written.
+        A file of the same step and kind is replaced; without episodes, nothing is written. If this raises OSError, what
+        couldn't be written is kept and written later.
         """
+        try:
+            self.write_waiting()
+        except OSError:
+            if self._waiting:
+                self._late[step, kind], self._waiting = self._waiting, []
+            self._end_file(step, kind)
+            raise
+        return self._end_file(step, kind)
+
+    def _end_file(self, step: int, kind: str) -> int:
         if self._file is None:
             return 0
-        plain = self.directory / f"{step:06d}-{kind}.jsonl"
-        packed = plain.with_name(plain.name + ".gz")
+        plain, packed = self._paths(step, kind)
         try:
             self.close()
         finally:  # What a full disk left of it is kept under the step's name, or the next step would write over it.
             packed.unlink(missing_ok=True)
             (self.directory / _OPEN).replace(plain)
+        if (step, kind) not in self._late:
+            self._pack(step, kind)
+        return self._count
+
+    def _paths(self, step: int, kind: str) -> tuple[Path, Path]:
+        plain = self.directory / f"{step:06d}-{kind}.jsonl"
+        return plain, plain.with_name(plain.name + ".gz")
+
+    def _pack(self, step: int, kind: str) -> None:
+        plain, packed = self._paths(step, kind)
         prefix = json_line({"step": step, "kind": kind})[:-2] + b","
         lines = [prefix + line[1:] for line in plain.read_bytes().splitlines(keepends=True)]
         members = (b"".join(lines[at : at + MEMBER_EPISODES]) for at in range(0, len(lines), MEMBER_EPISODES))
         write_atomic(packed, b"".join(gzip.compress(member, _COMPRESSION, mtime=0) for member in members))
         plain.unlink()
-        return self._count
+
+    def _append_late(self, step: int, kind: str) -> None:
+        """Write what is left of a step that ended."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        file = AppendedFile(self._paths(step, kind)[0])
+        lines = self._late[step, kind]
+        try:
+            while lines:
+                file.append(lines[0])
+                del lines[0]
+        finally:
+            file.close()
+        del self._late[step, kind]
+        self._pack(step, kind)
 
     def close(self) -> None:
         """Close the running step's file, which stays as it is."""
@@ -119,6 +173,8 @@ class EpisodeStore:
     def rewind(self, step: int) -> None:
         """Delete the files of later steps, and of the step that didn't end."""
         self.close()
+        self._waiting.clear()
+        self._late.clear()
         (self.directory / _OPEN).unlink(missing_ok=True)
         for file in self.files():
             if file.step is not None and file.step > step:

@@ -7,22 +7,31 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError, DataError
+
+MOST_BYTES = 64 * 2**20
+MOST_LINE = 256 * 2**20
+"""A line is an episode at most; one of a million tokens takes some 40 MiB. Compressed, a file of any size is small."""
 
 
 def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Replace a file as a whole: a reader sees the old content or the new, never a part.
 
-    `durable` waits until the content is on the disk, so that it outlives a power failure too. A device, such as
-    /dev/stdout, is written to and not replaced.
+    `durable` waits until the content is on the disk, so that it outlives a power failure too. A device or a pipe, such
+    as /dev/stdout, is written to and not replaced. Raises OSError, also for a pipe that nobody reads.
     """
     if path.exists() and not path.is_file():
-        path.write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
+        # Without O_NONBLOCK a pipe without a reader would be waited for.
+        handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        os.set_blocking(handle, True)
+        with open(handle, "wb") as file:  # noqa: PTH123
+            file.write(data.encode("utf-8") if isinstance(data, str) else data)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -58,6 +67,26 @@ def json_line(record: Any) -> bytes:
         return json.dumps(record, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
+@contextlib.contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """A file of a run's folder, for reading. Raises DataError if it is a pipe, a device or a folder: a run's folder may
+    come from elsewhere, and a pipe would be waited for."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(handle, "rb") as file:  # noqa: PTH123
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise DataError("not a regular file", where=str(path))
+        yield file
+
+
+def read_small(path: Path) -> bytes:
+    """The content of a file that is read whole, such as a config or a summary. Raises DataError above 64 MiB."""
+    with open_regular(path) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise DataError(f"file is larger than {MOST_BYTES >> 20} MiB", where=str(path))
+    return content
+
+
 def read_json(text: str | bytes) -> Any:
     """A JSON text's value. Raises ValueError, also for one that is nested too deep."""
     try:
@@ -69,7 +98,7 @@ def read_json(text: str | bytes) -> Any:
 def read_config(path: Path) -> dict[str, Any]:
     """A run's config. Raises DataError."""
     try:
-        config = parse_yaml(path.read_text(encoding="utf-8"), str(path))[0] or {}
+        config = parse_yaml(read_small(path).decode("utf-8"), str(path))[0] or {}
         if not isinstance(config, dict):
             raise ValueError(f"it holds a {type(config).__name__}, not a mapping")
     except (ConfigError, ValueError) as error:
@@ -83,10 +112,13 @@ def plain_float(value: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
 
-def read_lines(lines: Iterable[bytes], where: str) -> Iterator[Any]:
-    """The values of a .jsonl file. A last line that a kill tore is left out; any other bad line is a DataError."""
+def read_lines(file: IO[bytes], where: str) -> Iterator[Any]:
+    """The values of a .jsonl file. A last line that a kill tore is left out; any other bad line is a DataError, as is
+    one of more than 256 MiB."""
     broken: tuple[int, ValueError] | None = None
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(iter(lambda: file.readline(MOST_LINE + 1), b""), start=1):
+        if len(line) > MOST_LINE:
+            raise DataError(f"line is longer than {MOST_LINE >> 20} MiB", where=f"{where}:{number}")
         if broken is not None:
             raise DataError(f"this line isn't JSON: {broken[1]}", where=f"{where}:{broken[0]}")
         if not line.strip():
@@ -97,6 +129,31 @@ def read_lines(lines: Iterable[bytes], where: str) -> Iterator[Any]:
             broken = (number, error)
         else:
             yield record
+
+
+class AppendedFile:
+    """A file that takes whole lines: one that finds no room leaves nothing of itself behind."""
+
+    def __init__(self, path: Path, *, anew: bool = False) -> None:
+        """`anew` empties the file first. Raises OSError."""
+        self._file = path.open("wb" if anew else "ab", buffering=0)
+        self._end = self._file.seek(0, os.SEEK_END)
+
+    def append(self, line: bytes) -> None:
+        """Write a line, so that it outlives a kill of this process. Raises OSError."""
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # The first error says more; a torn last line is left out by readers.
+                self._file.truncate(self._end)
+                self._file.seek(self._end)
+            raise
+        self._end += len(line)
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class FolderLock:

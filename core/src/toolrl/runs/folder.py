@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -31,7 +32,16 @@ import yaml
 
 from toolrl.errors import DataError, ToolrlError
 from toolrl.runs.episodes import EpisodeStore
-from toolrl.runs.files import FolderLock, json_line, read_config, read_json, read_lines, write_atomic
+from toolrl.runs.files import (
+    FolderLock,
+    json_line,
+    open_regular,
+    read_config,
+    read_json,
+    read_lines,
+    read_small,
+    write_atomic,
+)
 from toolrl.runs.metrics import MetricsLine, MetricsLog
 from toolrl.runs.records import StoredEpisode
 from toolrl.runs.metrics import summarise
@@ -39,6 +49,12 @@ from toolrl.runs.metrics import summarise
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
 _OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
 _OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
+_SUMMARY_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("total_steps", "start_step", "steps", "episodes", "unsaved_episodes"), (int,)),
+    **dict.fromkeys(("name", "status", "started", "ended"), (str,)),
+    "seconds": (float, int), "resumed_at": (list,), "error": (dict,), "metrics": (dict,),
+}  # fmt: skip
+"""Types of the summary's values, which readers of the folder rely on."""
 
 
 class RunFolder:
@@ -147,8 +163,8 @@ class RunFolder:
             raise DataError("no run here", where=str(directory), hint="A run folder holds config.yaml.")
         folder = cls(directory, read_config(directory / "config.yaml"), 0)
         summary = folder.summary()
-        folder.total_steps = int(summary.get("total_steps", 0))
-        folder.start_step = int(summary.get("start_step", 0))
+        folder.total_steps = summary.get("total_steps", 0)
+        folder.start_step = summary.get("start_step", 0)
         return folder
 
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
@@ -220,9 +236,14 @@ class RunFolder:
         if not path.exists():
             return {}
         try:
-            summary: dict[str, Any] = dict(read_json(path.read_bytes()))
+            summary: dict[str, Any] = dict(read_json(read_small(path)))
         except (ValueError, TypeError) as error:
             raise DataError(f"not JSON: {error}", where=str(path)) from error
+        for name, kinds in _SUMMARY_TYPES.items():
+            value = summary.get(name)
+            fits = isinstance(value, kinds) and not isinstance(value, bool) and value not in (math.inf, -math.inf)
+            if name in summary and (not fits or value != value):
+                raise DataError(f"{name}: expected {kinds[0].__name__} (got {value!r:.80})", where=str(path))
         if summary.get("status") == "running" and not self.is_live():
             summary["status"] = "interrupted"
             summary["error"] = {"type": "Killed", "message": "The process was killed, or its machine stopped."}
@@ -246,7 +267,7 @@ class RunFolder:
         if not path.exists():
             return {}
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 return {int(key): str(text) for record in read_lines(file, str(path)) for key, text in record.items()}
         except (AttributeError, ValueError) as error:
             raise DataError(f"a line isn't a mapping of token ids to texts: {error}", where=str(path)) from error
@@ -255,7 +276,7 @@ class RunFolder:
         """plugins.json, empty where it is missing."""
         path = self.directory / "plugins.json"
         try:
-            return dict(read_json(path.read_bytes())) if path.exists() else {}
+            return dict(read_json(read_small(path))) if path.exists() else {}
         except (ValueError, TypeError) as error:
             raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to continue without it.") from error
 
@@ -279,7 +300,9 @@ def describe_run(directory: Path) -> str:
     summary = RunFolder(directory, {}, 0).summary()
     if not summary:
         return "not started"
-    return f"{summary.get('status')}, {describe_work(summary)}"
+    unsaved = summary.get("unsaved_episodes")
+    lost = f", {unsaved} episodes not saved" if unsaved else ""
+    return f"{summary.get('status')}, {describe_work(summary)}{lost}"
 
 
 def describe_work(summary: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from toolrl.errors import DataError
 from toolrl.protocols import StepReport
-from toolrl.runs.files import json_line, plain_float, read_lines, write_atomic
+from toolrl.runs.files import json_line, open_regular, plain_float, read_lines, write_atomic
 
 RESERVED = ("step", "kind", "time", "episodes")
 
@@ -57,7 +57,7 @@ class MetricsLog:
         """All lines in the order they were written; none where there is no file yet."""
         if not self.path.exists():
             return []
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             records = list(read_lines(file, str(self.path)))
         try:
             return [MetricsLine.from_record(record) for record in records]

@@ -64,7 +64,12 @@ class RunRecorder:
         """Append the episode to the running step's file."""
         if not self._save_episodes:
             return
-        self._folder.episode_store.add(episode)
+        try:
+            self._folder.episode_store.add(episode)
+        finally:
+            self._note_tokens(episode)
+
+    def _note_tokens(self, episode: Episode) -> None:
         if self._token_pieces is not None:
             self._new_tokens.update(*(trajectory.ids for trajectory in episode.trajectories))
 
@@ -85,7 +90,11 @@ class RunRecorder:
             self._folder.close()
             return
         try:
-            self._folder.metrics.write_waiting()
+            try:
+                self._folder.metrics.write_waiting()
+                self._folder.episode_store.write_waiting()
+            except OSError as unwritten:
+                _log.error("the run's folder can't be written: %s", unwritten)
             if error is not None:
                 self._facts["error"] = {key: self._hide(text) for key, text in describe_error(error).items()}
             self._facts["ended"] = _now()
@@ -109,8 +118,10 @@ class RunRecorder:
             self._folder.add_tokens(dict(zip(new, self._token_pieces(new), strict=True)))
 
     def _write_summary(self, status: str, *, final: bool = False) -> None:
-        seconds = round(self._before + self._clock() - self._started, 3)
-        self._folder.write_summary({"status": status, **self._facts, "seconds": seconds}, final=final)
+        facts = {"status": status, **self._facts, "seconds": round(self._before + self._clock() - self._started, 3)}
+        if unsaved := self._folder.episode_store.unsaved:
+            facts["unsaved_episodes"] = unsaved
+        self._folder.write_summary(facts, final=final)
 
 
 def _now() -> str:

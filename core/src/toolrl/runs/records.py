@@ -92,9 +92,13 @@ def episode_from_json(record: Mapping[str, Any]) -> Episode:
         stored: list[Mapping[str, Any]] = []
         for it in record.get("trajectories", [record]):
             place, length = it.get("restates", (0, 0))
-            given = {name: [value] * length + it[name] for name, value in _GIVEN.items()} if length else {}
+            given: dict[str, Any] = {}
             if length:
-                given["ids"] = stored[place]["ids"][:length] + it["ids"]
+                earlier = stored[place]["ids"]
+                if not 0 <= place < len(stored) or not 0 < length <= len(earlier):
+                    raise ValueError(f"restates: trajectory {place} doesn't have {length} tokens")
+                given = {name: [value] * length + it[name] for name, value in _GIVEN.items()}
+                given["ids"] = earlier[:length] + it["ids"]
             stored.append({**it, **given})
         episode: Episode = _coders(Episode)[1]({**record, "trajectories": stored})
     except (KeyError, IndexError, TypeError, AttributeError) as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.errors import DataError
-from toolrl.runs.files import read_json, write_atomic
+from toolrl.runs.files import read_json, read_small, write_atomic
 
 NAME = ".status.json"
 EVERY = 2.0
@@ -89,11 +89,11 @@ def read_status(directory: Path) -> dict[str, Any] | None:
     """The run's last status; None where it isn't running. Raises DataError."""
     path = directory / NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        facts = read_json(read_small(path))
     except FileNotFoundError:
         return None
-    try:
-        facts: dict[str, Any] = read_json(text)
     except ValueError as error:
         raise DataError(f"not JSON: {error}", where=str(path)) from error
+    if not isinstance(facts, dict):
+        raise DataError(f"expected an object (got {type(facts).__name__})", where=str(path))
     return facts

@@ -43,7 +43,7 @@ def banner(summary: Mapping[str, Any], folder: RunFolder) -> str:
     if status == "finished":
         return ""
     style, text = _BANNERS.get(status, ("warn", f"Status: {status}."))
-    text = text.format(when=f"{datetime.now(UTC):%H:%M:%S} UTC")
+    text = text.replace("{when}", f"{datetime.now(UTC):%H:%M:%S} UTC")
     if summary.get("steps", 0) < folder.total_steps and status != "running":
         text += f" {summary.get('steps', 0)} of {folder.total_steps} steps were done."
     error = summary.get("error") or {}
