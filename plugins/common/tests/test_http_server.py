@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,3 +77,37 @@ async def test_a_port_that_is_taken() -> None:
         with pytest.raises(ConfigError, match="can't listen on"):
             async with HttpServer("127.0.0.1", port, {}, max_request_mb=1, grace_seconds=1):
                 pass
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /add HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half"])
+async def test_a_client_that_sends_no_whole_request_is_dropped(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.5)
+    async with serving() as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+        assert (await post(server.url))[0] == 200
+
+
+async def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.5)
+    async with serving() as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /add HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n["
+        )
+        assert (await asyncio.wait_for(reader.readline(), 30)).startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
+async def test_a_connection_that_is_kept_open_between_requests_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.2)
+    async with serving() as server, aiohttp.ClientSession() as session:
+        for _ in range(3):
+            async with session.post(f"{server.url}/add", json=[1, 2]) as response:
+                assert await response.json() == 3
+            await asyncio.sleep(0.3)
+        assert len(server._served) == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -21,6 +23,7 @@ from toolrl.cli.main import main
 from toolrl.protocols import BuildContext, StepReport
 from toolrl.runs.folder import RunFolder
 from toolrl.types import Episode
+from toolrl_plugin_report import serve as serve_module
 from toolrl_plugin_report.index import make_index, read_index, read_member
 from toolrl_plugin_report.observers import ReportObserver
 
@@ -144,3 +147,14 @@ def test_a_port_that_is_taken_and_options_that_do_nothing(
     assert "Choose another --port" in capsys.readouterr().err
     assert main(["report", run, "--serve", "--output", "x.html"]) == 2
     assert "Leave out --output" in capsys.readouterr().err
+
+
+def test_a_client_that_sends_half_a_request_is_dropped(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_module._Handler, "timeout", 0.3)
+    run, addresses = make_run(), queue.Queue[str]()
+    arguments = (run, (), "127.0.0.1", 0, addresses.put)
+    threading.Thread(target=serve_module.serve, args=arguments, daemon=True).start()
+    address = urllib.parse.urlsplit(addresses.get(timeout=30))
+    with socket.create_connection((address.hostname, address.port), timeout=30) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: 127.")
+        assert client.recv(100) == b""

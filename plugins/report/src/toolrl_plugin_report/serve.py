@@ -148,6 +148,8 @@ class ServedRun:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    timeout = 30.0
+    """Seconds for a client to send its next request: one that doesn't would hold a thread for ever."""
     served: ClassVar[ServedRun]
     own: ClassVar[bool]
 
