@@ -88,7 +88,7 @@ class CallPolicy:
         watch = Watch()
         try:
             if self.options.check_arguments:
-                check_arguments(call.spec, call.call.arguments, call.shown)
+                await check_arguments(call.spec, call.call.arguments, call.shown)
             result = await self.attempt(call)
         except ToolError as error:
             text = _text(error.message or error) or f"The tool {call.shown!r} failed and didn't say why."

@@ -6,6 +6,7 @@ schema forbids them.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from collections.abc import Mapping
@@ -17,15 +18,26 @@ from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 
 from toolrl.errors import ArgumentsError
 from toolrl.tools.schema import MAX_PROBLEMS
+from toolrl.tools.schema_keywords import TooCostlyError, at_most, bounded
 from toolrl.types import ToolSpec
+
+FEW_EVALUATIONS = 500
+MOST_EVALUATIONS = 200_000
+"""Maximum number of keywords that a check evaluates, on the event loop and in a thread: a second or two."""
+LARGE_SCHEMA = 50_000
+LARGE_ARGUMENTS = 10_000
+"""Characters above which the check runs in a thread."""
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Validator:
     """A validator that follows no reference to other documents. Raises jsonschema.SchemaError."""
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     kind.check_schema(dict(schema))
-    validator: Validator = kind(schema, registry=REGISTRY)
+    validator: Validator = _bounded_kind(kind)(schema, registry=REGISTRY)
     return validator
+
+
+_bounded_kind = functools.cache(bounded)
 
 
 @functools.lru_cache(1024)
@@ -34,20 +46,51 @@ def _compiled(schema: str) -> Validator:
     return compile_schema(json.loads(schema))
 
 
-def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any], shown: str) -> None:
-    """Raises ArgumentsError where the arguments don't fit, TypeError where the spec's parameters are no JSON Schema;
-    `shown` is the name that the model knows."""
+async def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any], shown: str) -> None:
+    """Raises ArgumentsError if the arguments don't fit or the check is too costly, TypeError if the spec's parameters
+    aren't a JSON Schema; `shown` is the name that the model knows."""
+    schema = json.dumps(spec.parameters, default=str)
     try:
-        validator = _compiled(json.dumps(spec.parameters, default=str))
+        # Most checks take less time than a thread does. The rest leaves the event loop to the other episodes.
+        if len(schema) > LARGE_SCHEMA or _size(arguments, LARGE_ARGUMENTS) > LARGE_ARGUMENTS:
+            problems = await asyncio.to_thread(_problems, schema, arguments, MOST_EVALUATIONS)
+        else:
+            try:
+                problems = _problems(schema, arguments, FEW_EVALUATIONS)
+            except TooCostlyError:
+                problems = await asyncio.to_thread(_problems, schema, arguments, MOST_EVALUATIONS)
     except jsonschema.SchemaError as error:  # Its own text writes the whole schema out.
         raise TypeError(f"its parameters are no JSON Schema: {error.message:.200}") from error
-    problems = list(dict.fromkeys(_problem(error) for error in validator.iter_errors(arguments)))
+    except (TooCostlyError, RecursionError):
+        raise ArgumentsError(
+            f"The arguments for the tool {shown!r} could not be checked: too large, or its schema is too complex. "
+            f"Send fewer or simpler ones. Right form: {arguments_form(spec)}"
+        ) from None
     if not problems:
         return
     text = "; ".join(problems[:MAX_PROBLEMS])
     if len(problems) > MAX_PROBLEMS:
         text += f"; and {len(problems) - MAX_PROBLEMS} more"
     raise ArgumentsError(f"Bad arguments for the tool {shown!r}: {text}. Right form: {arguments_form(spec)}")
+
+
+def _problems(schema: str, arguments: Mapping[str, Any], evaluations: int) -> list[str]:
+    """The problems of arguments, each once."""
+    with at_most(evaluations):
+        return list(dict.fromkeys(_problem(error) for error in _compiled(schema).iter_errors(arguments)))
+
+
+def _size(value: Any, most: int) -> int:
+    """The number of characters and values in arguments, counted no further than `most`."""
+    total, left = 0, [value]
+    while left and total <= most:
+        item = left.pop()
+        total += len(item) if isinstance(item, str) else 1
+        if isinstance(item, Mapping):
+            left.extend(item.values())
+        elif isinstance(item, list):
+            left.extend(item)
+    return total
 
 
 def arguments_form(spec: ToolSpec) -> str:
