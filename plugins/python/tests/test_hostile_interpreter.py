@@ -61,15 +61,19 @@ def test_an_answer_can_not_be_given_in_advance(cells: Cells) -> None:
     assert "disturbed its own interpreter" in first.text + second.text + third.text
 
 
-def test_locks_of_ranges_count(isolation: str, cells_of: Cells) -> None:
-    code = """
-import fcntl, time
-with open("file", "w") as file:
-    fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
-with open("file", "w") as file:
-    for place in range(400_000, 0, -2):
-        fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
-    time.sleep(20)
+@pytest.mark.parametrize(
+    "kind", ["os.open('file', os.O_CREAT | os.O_RDWR)", "os.pipe()[1]", "socket.socketpair()[0].detach()", "fifo()"]
+)
+def test_locks_of_ranges_count(isolation: str, cells_of: Cells, kind: str) -> None:
+    code = f"""
+import fcntl, os, socket, time
+def fifo():
+    os.mkfifo("fifo")
+    return os.open("fifo", os.O_RDWR)
+handle = {kind}
+for place in range(400_000, 0, -2):
+    fcntl.lockf(handle, fcntl.LOCK_EX, 1, place)
+time.sleep(20)
 """
     locked, after = cells_of(code, "6 * 7", isolation=isolation, memory_mb=64, timeout=120, cpu_seconds=60)
     assert "more than 64 MB of memory" in locked.text

@@ -11,6 +11,7 @@ afterwards. It has no network. Everything it started ends with it, and with the 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -223,11 +224,18 @@ async def _files(answers: LineChannel) -> dict[str, bytes]:
 
 def _stdin_file(data: bytes) -> int:
     """A descriptor to read this from."""
-    with open(os.memfd_create("stdin", os.MFD_CLOEXEC), "wb") as file:  # noqa: PTH123
+    with open(os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:  # noqa: PTH123
         file.write(data)
         file.flush()
+        _seal(file.fileno())
         # Opened anew: a descriptor that can only be read.
         return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _seal(handle: int) -> None:
+    """End all writing to a memfd: a program may open it anew by /proc, and use it as memory that nothing counts."""
+    fcntl.fcntl(handle, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+    os.fchmod(handle, 0o444)
 
 
 def _job_file(
@@ -247,9 +255,10 @@ def _job_file(
         "fetch": list(fetch),
         "fetch_bytes": limits.scratch_mb * _MB,
     }
-    handle = os.memfd_create("job", os.MFD_CLOEXEC)
+    handle = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(handle, "wb", closefd=False) as file:
         file.writelines([json.dumps(job).encode() + b"\n", *files.values()])
+    _seal(handle)
     return handle
 
 

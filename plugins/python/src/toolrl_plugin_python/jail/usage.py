@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ _MAPPING, _LINK_TO_ANCESTOR = 448, 64
 """Bytes of slab for a mapping, and more of them for each process that it was inherited from."""
 _MOST_MAPPINGS = 65530
 _SOCKET, _OTHER = 256 << 10, 64 << 10
-"""What a descriptor may hold: the send buffer of a socket; a pipe's pages, or what an epoll watches."""
+"""What a descriptor may hold: the send buffer of a socket; a pipe's pages, what an epoll watches, or a timer."""
 _LOCK = 32 << 10
 """A lock of a range of a file takes far less, but to look at very many takes long."""
 
@@ -80,20 +81,20 @@ def buffers(process: Process) -> dict[str, int]:
     held = {}
     for name in os.listdir(folder):  # noqa: PTH208
         try:
-            target = os.readlink(f"{folder}/{name}")  # noqa: PTH115
+            found = os.stat(f"{folder}/{name}")  # noqa: PTH116
+            with open(f"{folder}info/{name}", "rb") as file:  # noqa: PTH123
+                locks_of_it = file.read().count(b"\nlock:")
         except FileNotFoundError:
             continue  # closed since
-        except OSError:
-            target = "/"  # a path that is too long
-        if target.startswith("socket:"):
-            held[target] = _SOCKET
-        elif target.startswith("pipe:"):
-            held[target] = _OTHER
-        elif target == "anon_inode:[eventpoll]":
+        # Any kind of descriptor takes locks, a pipe and a socket as well.
+        held[f"lock:{process.pid} {name}"] = _LOCK * locks_of_it
+        kind = stat.S_IFMT(found.st_mode)
+        if kind == stat.S_IFSOCK:
+            held[f"{found.st_dev}:{found.st_ino}"] = _SOCKET
+        elif kind == stat.S_IFIFO:
+            held[f"{found.st_dev}:{found.st_ino}"] = _OTHER
+        elif kind == 0:  # epoll, timers, signals and their kind, which share one inode
             held[f"{process.pid} {name}"] = _OTHER
-        elif target.startswith("/"):
-            with suppress(OSError), open(f"{folder}info/{name}", "rb") as file:  # noqa: PTH123
-                held[f"lock:{process.pid} {name}"] = _LOCK * file.read().count(b"\nlock:")
     return held
 
 
