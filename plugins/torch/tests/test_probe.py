@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from toolrl.errors import EngineError
-from toolrl_plugin_torch.probe import check_logprobs, digests, measure, module_logprobs, probe_ids
+from toolrl_plugin_torch import probe
+from toolrl_plugin_torch.probe import check_logprobs, digest, digests, measure, module_logprobs, probe_ids
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
@@ -77,3 +79,37 @@ def test_what_a_model_may_round_is_bounded(tiny: Any, monkeypatch: pytest.Monkey
     with pytest.raises(EngineError, match="mean of the smaller four fifths of differences .* is 0.5, more than 0."):
         check_logprobs(found, measure(model, ids, model.dtype), owner="it", hint="")
     assert model.config._attn_implementation == attention
+
+
+class _Kernels(TorchDispatchMode):
+    """Counts operators, of which each is a kernel on a GPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_digests_of_a_model_of_8b_take_few_kernels() -> None:
+    shapes = {"embed": (151936, 4096), "head": (151936, 4096)}
+    for layer in range(36):
+        shapes |= {f"{layer}.{name}": (4096, 4096) for name in "qo"}
+        shapes |= {f"{layer}.{name}": (1024, 4096) for name in "kv"}
+        shapes |= {f"{layer}.{name}": (12288, 4096) for name in ("gate", "up", "down")}
+        shapes |= {f"{layer}.{name}": (4096,) for name in ("norm1", "norm2")}
+    tensors = {name: torch.empty(shape, dtype=torch.bfloat16, device="meta") for name, shape in shapes.items()}
+    digest(tensors["0.q"])  # The factors are made once.
+    with _Kernels() as kernels:
+        for tensor in tensors.values():
+            digest(tensor)
+    assert kernels.count < 2000
+
+
+@pytest.mark.parametrize("words", [0, 1, 2**18 - 1, 2**18, 2**18 + 1, 3 * 2**18, 200 * 2**18 + 5])
+def test_a_digest_is_the_same_however_many_blocks_are_summed_at_once(words: int) -> None:
+    tensor = torch.randint(-100, 100, (words,), dtype=torch.int8)
+    factors = probe._factors(tensor.device)
+    blocks = [int((block * factors[: len(block)]).sum()) for block in tensor.split(2**18)]
+    wanted = (torch.tensor(blocks) * factors[len(factors) - len(blocks) :]).sum()
+    assert digest(tensor) == wanted

@@ -137,10 +137,22 @@ def test_doctor_names_what_does_not_fit(
     assert isinstance(caught.value.__cause__, ModuleNotFoundError) == (not versions)
 
 
-@pytest.mark.parametrize(("gpus", "fraction"), [(None, 0.4), (1.0, 0.4), (0.5, 0.4), (0.25, 0.2), (0.3, 0.8 / 3)])
-def test_workers_that_share_a_gpu_share_its_memory(gpus: float | None, fraction: float) -> None:
-    told = build.arguments(VllmEngineOptions(), model="m", dtype=None, cpu=False, device="cuda:0", gpus=gpus)
+@pytest.mark.parametrize(
+    ("gpus", "fraction"), [(None, 0.4), (0.25, 0.2), (0.3, 0.8 / 3), (0.5, 0.4), (0.75, 0.4), (1.0, 0.9), (2.0, 0.9)]
+)
+@pytest.mark.parametrize("tensor_parallel", [None, 2])
+def test_workers_that_share_a_gpu_share_its_memory(
+    gpus: float | None, fraction: float, tensor_parallel: int | None
+) -> None:
+    options = VllmEngineOptions(tensor_parallel=tensor_parallel)
+    told = build.arguments(options, model="m", dtype=None, cpu=False, device="cuda:0", gpus=gpus)
     assert told["gpu_memory_utilization"] == pytest.approx(fraction)
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:1", "cuda:7"])
+def test_vllm_of_a_rank_leaves_room_for_the_ranks_trainer(device: str) -> None:
+    told = build.arguments(VllmEngineOptions(), model="m", dtype=None, cpu=False, device=device, joins=True)
+    assert (told["gpu_memory_utilization"], told["distributed_executor_backend"]) == (0.4, "external_launcher")
 
 
 def test_what_ray_lent_is_known_in_a_worker_alone(monkeypatch: pytest.MonkeyPatch) -> None:

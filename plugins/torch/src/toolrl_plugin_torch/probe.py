@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -149,20 +150,39 @@ def check_digests(found: Mapping[str, int], wanted: Mapping[str, int], *, owner:
 
 def digests(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
     """64 bits for each tensor's bytes, computed on its device and equal on all."""
-    found = [(name, _digest(tensor.detach())) for name, tensor in tensors]
-    return {name: int(value) for name, value in found}
+    return read_digests({name: digest(tensor.detach()) for name, tensor in tensors})
+
+
+def read_digests(found: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Numbers of digests that are still on their devices. All are read together, as each reading waits for a device."""
+    first = next(iter(found.values()), None)
+    values = torch.stack([it.to(first.device) for it in found.values()]).tolist() if first is not None else []
+    return dict(zip(found, values, strict=True))
 
 
 _BLOCK = 2**18
-"""Words that are multiplied at once: a CPU's cache holds them."""
+"""Words whose sum is one number: a CPU's cache holds them."""
+_BLOCKS = 128
+"""Blocks that a GPU multiplies at once. A kernel for each block would be 65,000 for a model of 8B."""
 _ODD = 0x1E3779B97F4A7C15
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _digest(tensor: torch.Tensor) -> torch.Tensor:
+def digest(tensor: torch.Tensor) -> torch.Tensor:
     """The sum of all words, each times an odd number that belongs to its place."""
     words = tensor.contiguous().view(-1).view(_WORDS[tensor.element_size()])
-    places = torch.arange(_BLOCK, device=words.device) * _ODD
-    factors = (places ^ places >> 29) * _ODD | 1  # Did they grow evenly, changes of several words could cancel out.
-    blocks = torch.stack([(block * factors[: len(block)]).sum() for block in words.split(_BLOCK)])
-    return (blocks * factors[-len(blocks) :]).sum()
+    factors = _factors(words.device)
+    whole = len(words) // _BLOCK
+    at_once = 1 if words.device.type == "cpu" else _BLOCKS
+    parts = words[: whole * _BLOCK].view(-1, _BLOCK).split(at_once) if whole else ()
+    sums = [(part * factors).sum(1) for part in parts]
+    if len(rest := words[whole * _BLOCK :]):
+        sums.append((rest * factors[: len(rest)]).sum(0, keepdim=True))
+    blocks = torch.cat(sums) if sums else factors[:0]
+    return (blocks * factors[len(factors) - len(blocks) :]).sum()
+
+
+@lru_cache(4)
+def _factors(device: torch.device) -> torch.Tensor:
+    places = torch.arange(_BLOCK, device=device) * _ODD
+    return (places ^ places >> 29) * _ODD | 1  # If they grew evenly, changes of several words could cancel out.

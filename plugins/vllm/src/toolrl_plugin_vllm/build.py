@@ -40,6 +40,15 @@ def build(options: VllmEngineOptions, context: BuildContext, *, model: str, know
             from torch import distributed
             from vllm.platforms import current_platform
 
+            ranks = distributed.get_world_size() if distributed.is_initialized() else 1
+            if ranks > 1 and options.parts > 1:
+                raise ConfigError(
+                    f"vLLM over {options.parts} GPUs beside {ranks} trainer ranks: every rank would start it on the "
+                    "same GPUs",
+                    where="engine.options",
+                    hint="Leave tensor_parallel and devices out, so that each rank's vLLM has the rank's GPU; or "
+                    "sample on Ray's rollout workers, with cluster.worker_gpus.",
+                )
             given = arguments(
                 options,
                 model=model,
@@ -48,7 +57,7 @@ def build(options: VllmEngineOptions, context: BuildContext, *, model: str, know
                 device=context.device,
                 gpus=lent_gpus(),
                 deterministic=context.deterministic,
-                joins=distributed.is_initialized(),
+                joins=ranks > 1,  # A vLLM of this process alone leaves a group of one rank behind.
             )
             engine = _engine(given, _cuda_index(context.device) or 0)
             try:
@@ -83,7 +92,9 @@ def arguments(
     joins = joins and not options.apart
     if own is None and trainers and options.parts == 1 and not joins:
         own = [trainers]  # vLLM itself would take the first
-    shared = trainers is not None and trainers in (own if own is not None else range(options.parts))
+    # A rank's vLLM is on the rank's GPU. What Ray lends a rollout worker whole has no trainer on it.
+    shared = trainers is not None and (joins or trainers in (own if own is not None else range(options.parts)))
+    shared = shared and (gpus is None or gpus < 1)
     batch = options.max_batch or (128 if cpu else 512)
     chosen: dict[str, Any] = {
         "model": model,
@@ -129,7 +140,7 @@ def _memory_fraction(options: VllmEngineOptions, *, shared: bool, gpus: float | 
     that share a GPU share it."""
     if options.memory_fraction is not None:
         return options.memory_fraction
-    workers = math.floor(1 / gpus + 1e-9) if gpus else 1
+    workers = max(1, math.floor(1 / gpus + 1e-9)) if gpus else 1
     return min(BESIDE, 2 * BESIDE / workers) if shared else ALONE
 
 

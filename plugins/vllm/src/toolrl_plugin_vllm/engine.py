@@ -160,5 +160,7 @@ class VllmEngine(TokenEngine):
 
 def _parameters(arguments: dict[str, Any]) -> Any:
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
-    return SamplingParams(**arguments)
+    # Only the finished output is read; vLLM would make one of each request at each step.
+    return SamplingParams(**arguments, output_kind=RequestOutputKind.FINAL_ONLY)

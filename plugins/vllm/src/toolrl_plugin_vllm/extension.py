@@ -16,7 +16,7 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.sample.sampler import Sampler
 
 from toolrl.errors import EngineError
-from toolrl_plugin_torch.probe import digests
+from toolrl_plugin_torch.probe import digest, read_digests
 from toolrl_plugin_torch.sharding.collective_group import Rendezvous, TransferBrokenError
 from toolrl_plugin_torch.sharding.transfer import receive
 
@@ -88,6 +88,8 @@ class WorkerExtension:
 
     model_runner: Any
     rank: int
+    reload_weights: Callable[..., None]
+    """The worker's own, which sets vLLM's config for kernels that are built anew; the runner's doesn't."""
 
     def toolrl_setup(self, known_ids: int | None, seed: int) -> None:
         """Replace the sampler. A server may be asked to again, by each run that it serves. The processes that share a
@@ -120,19 +122,19 @@ class WorkerExtension:
         """Load weights under the names of a checkpoint, in place. Gives the digest of each."""
         runner = self.model_runner
         tied = _tied_heads(runner.model)
-        found: dict[str, int] = {}
+        found: dict[str, torch.Tensor] = {}
 
         def received() -> Iterator[tuple[str, torch.Tensor]]:
             for name, tensor in weights:
-                found.update(digests([(name, tensor)]))
+                found[name] = digest(tensor.detach())
                 yield name, tensor
 
         with torch.inference_mode(False), torch.no_grad():
             _pack_experts_again(runner.model)
-            runner.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
+            self.reload_weights(weights_iterator=received(), is_checkpoint_format=True)
         for head, embedding in tied:
             _tie(head, embedding)
-        return found
+        return read_digests(found)
 
 
 def _read_folder(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:

@@ -29,6 +29,8 @@ _ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     # The other model runner has another sampler, which the engine's log-probabilities don't come from.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
+    # FlashInfer's sampler compiles its kernel at the start, which takes nvcc; the engine's own sampler replaces it.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
 _IMPORT = """
 import vllm
