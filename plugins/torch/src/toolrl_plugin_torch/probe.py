@@ -113,11 +113,19 @@ def measure(module: Any, ids: Sequence[int], dtype: torch.dtype) -> Probe:
     return Probe(list(ids), found.tolist(), rounding)
 
 
+class LogprobsDifferError(EngineError):
+    """An engine's log-probabilities are further from the trainer's than rounding explains."""
+
+    apart: float
+    """The distance, in nats."""
+    allowed: float
+
+
 def check_logprobs(
     found: Sequence[float], probe: Probe, *, owner: str, hint: str, tolerance: float | None = None
 ) -> float:
     """Distance of the log-probabilities of the probe's first ids to the trainer's: in float32 the greatest, else
-    `typical`. Raises EngineError, which names `owner`, where that is more than rounding, or than `tolerance`."""
+    `typical`. Raises LogprobsDifferError, which names `owner`, if that is more than rounding, or than `tolerance`."""
     exact, wanted = probe.rounding is None, probe.logprobs[: len(found)]
     differences = torch.tensor(found, dtype=torch.float64) - torch.tensor(wanted, dtype=torch.float64)
     differences = differences.abs().nan_to_num(math.inf, math.inf)
@@ -127,13 +135,15 @@ def check_logprobs(
         return apart
     kind = "greatest difference" if exact else "mean of the smaller four fifths of differences"
     place = int(differences.argmax())
-    raise EngineError(
+    error = LogprobsDifferError(
         f"{owner} doesn't have the trainer's weights: over {len(differences)} tokens of a fixed text the {kind} of "
         f"their log-probabilities is {apart:.3g}, more than {allowed:.3g} (token {place}: {found[place]:.5f}, and "
         f"{float(wanted[place]):.5f} by the trainer)",
         where="engine",
         hint=hint,
     )
+    error.apart, error.allowed = apart, allowed
+    raise error
 
 
 def check_digests(found: Mapping[str, int], wanted: Mapping[str, int], *, owner: str, hint: str) -> None:

@@ -132,8 +132,8 @@ class VllmEngine(TokenEngine):
         """Compare a fixed text's log-probabilities with the trainer's. Raises EngineError where they differ."""
         if not self.options.verify_weights:
             return
-        await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")
-        await self._compare(f"{when} vLLM")
+        same = await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")
+        await self._compare(f"{when} vLLM", same_tensors=same and not self.options.quantization)
 
     async def _prompt_logprobs(self, ids: list[int]) -> list[float]:
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}
