@@ -112,6 +112,10 @@ class RunStoppedError(ToolrlError):
     """A run that ended itself: too many failed episodes, a loss that isn't finite."""
 
 
+class RunFolderLostError(RunStoppedError):
+    """A run whose folder was moved or deleted: what it wrote from then on could never be resumed."""
+
+
 class ToolError(ToolrlError):
     """Raised by a tool to answer the model with an error text.
 

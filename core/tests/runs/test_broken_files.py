@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from toolrl.cli.main import main
-from toolrl.errors import DataError
+from toolrl.errors import DataError, RunFolderLostError
+from toolrl.plugins.events import Events
 from toolrl.protocols import StepReport
 from toolrl.runs.episodes import EpisodeStore
 from toolrl.runs.folder import RunFolder, describe_run
@@ -128,6 +130,29 @@ def test_episodes_that_a_full_disk_had_no_room_for_are_written_later(
     assert found == [(step, 10 * step + at) for step in (1, 2, 3) for at in range(3)]
     assert [line.step for line in folder.metrics_lines()] == [1, 2, 3]
     assert "unsaved_episodes" not in folder.summary()
+
+
+@pytest.mark.parametrize("how", ["moved", "deleted", "moved, and another in its place"])
+def test_a_run_whose_folder_is_gone_stops_and_begins_no_second_one(
+    tmp_path: Path, make_episode: MakeEpisode, how: str
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", {"trainer": {"steps": 3}}, total_steps=3)
+    recorder = RunRecorder(folder)
+    events = Events(folder, {"run folder": recorder})
+    events.run_start()
+    events.step_end(StepReport(1, "train", {}))
+    folder.directory.rename(tmp_path / "elsewhere")
+    if how == "deleted":
+        shutil.rmtree(tmp_path / "elsewhere")
+    elif how != "moved":
+        RunFolder.create(tmp_path / "run", {}, total_steps=1).close()
+    before = sorted(tmp_path.rglob("*"))
+    events.episode_end(make_episode(0))
+    with pytest.raises(RunFolderLostError, match="moved or deleted") as error:
+        events.step_end(StepReport(2, "train", {}))
+    events.run_end(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert error.value.where == str(tmp_path / "run")
 
 
 def test_episodes_that_never_find_room_are_counted(tmp_path: Path, make_episode: MakeEpisode, full: Any) -> None:

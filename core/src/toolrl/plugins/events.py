@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolrl.errors import PluginError
+from toolrl.errors import PluginError, RunFolderLostError
 from toolrl.plugins.checks import EVENTS, check_observer
 from toolrl.protocols import Observer, RunInfo, StepReport
 from toolrl.types import Episode
@@ -57,7 +57,7 @@ class Events:
         self._notify("toolrl_episode_end", episode=episode)
 
     def step_end(self, report: StepReport) -> None:
-        """A step of training, or an evaluation, is done."""
+        """A step of training, or an evaluation, is done. Raises RunFolderLostError."""
         report = replace(report, metrics={**report.metrics, **self.extra_metrics})
         if self._hide is not None:
             report = replace(report, metrics=_named(report.metrics, self._hide))
@@ -86,6 +86,8 @@ class Events:
         for name, method, takes in self._methods[event]:
             try:
                 method(**{key: value for key, value in facts.items() if key in takes})
+            except RunFolderLostError:  # Of the run's own record, without which there is no run.
+                raise
             except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer must not end the run that it watches
                 count = self.failures[name] = self.failures.get(name, 0) + 1
                 # The traceback once; a thousand steps would print a thousand of them.

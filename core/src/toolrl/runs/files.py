@@ -179,6 +179,17 @@ class FolderLock:
         """Whether this object holds it."""
         return self._handle is not None
 
+    def in_place(self) -> bool:
+        """Whether the file that this object holds is still at its path: a folder may be moved or deleted meanwhile."""
+        if self._handle is None:
+            return True
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return False
+        own = os.fstat(self._handle)
+        return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
+
     def held_elsewhere(self) -> bool:
         """True where a living process writes this folder."""
         if self._handle is not None or not self._path.exists():

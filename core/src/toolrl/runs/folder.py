@@ -30,7 +30,7 @@ from typing import Any
 
 import yaml
 
-from toolrl.errors import DataError, ToolrlError
+from toolrl.errors import DataError, RunFolderLostError, ToolrlError
 from toolrl.runs.episodes import EpisodeStore
 from toolrl.runs.files import (
     FolderLock,
@@ -221,6 +221,20 @@ class RunFolder:
         done = [line.step for line in lines if line.kind != "eval"]
         episodes = sum(line.episodes for line in lines)
         return {"steps": max(done, default=0), "episodes": episodes, "metrics": summarise(lines)}
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the folder that this object writes is still at its path."""
+        return self._lock.in_place()
+
+    def check_in_place(self) -> None:
+        """Raises RunFolderLostError if the folder was moved or deleted since it was opened."""
+        if not self.in_place:
+            raise RunFolderLostError(
+                "the run's folder was moved or deleted during the run",
+                where=str(self.directory),
+                hint="Move it back, then go on with --resume: nothing was written after its last step.",
+            )
 
     def close(self) -> None:
         """Stop writing, and release the folder."""

@@ -62,7 +62,7 @@ class RunRecorder:
 
     def toolrl_episode_end(self, run: RunInfo, episode: Episode) -> None:
         """Append the episode to the running step's file."""
-        if not self._save_episodes:
+        if not self._save_episodes or not self._folder.in_place:
             return
         try:
             self._folder.episode_store.add(episode)
@@ -74,7 +74,8 @@ class RunRecorder:
             self._new_tokens.update(*(trajectory.ids for trajectory in episode.trajectories))
 
     def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
-        """Close the step's file of episodes, add its metrics, bring the summary up to date."""
+        """Close the step's file of episodes, add its metrics, bring the summary up to date. Raises RunFolderLostError."""
+        self._folder.check_in_place()
         count = 0
         try:
             count = self._folder.episode_store.close_step(report.step, report.kind)
@@ -85,8 +86,10 @@ class RunRecorder:
 
     def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
         """Write the final summary, then release the folder."""
-        if not self._facts and (self._folder.replaces or self._folder.metrics_lines()):
-            # The run was rejected before it began or resumed: the folder still describes it.
+        if not self._folder.in_place or (
+            not self._facts and (self._folder.replaces or self._folder.metrics_lines())
+        ):
+            # The run was rejected before it began or resumed: the folder still describes it. Or it is gone.
             self._folder.close()
             return
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.config.model import save_seconds
-from toolrl.errors import CheckpointError
+from toolrl.errors import CheckpointError, RunFolderLostError
 from toolrl.loop.best import Best, better, read_best, write_best
 from toolrl.loop.checkpoints import (
     LoopState,
@@ -77,6 +77,8 @@ class Saver:
     def due(self, error: BaseException | None) -> bool:
         """Whether the run, ended by `error` or by nothing, leaves steps that no checkpoint holds yet. Where the user
         ended it before its first step, its start counts as one; after an error there, one mends it and starts again."""
+        if isinstance(error, RunFolderLostError):  # A checkpoint would begin a second folder, which nothing resumes.
+            return False
         first = 0 if isinstance(error, asyncio.CancelledError) else 1
         return self.trainer.whole and self.trainer.step > self.last_step and self.trainer.step >= first
 
