@@ -79,7 +79,7 @@ PYTHON: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "expected"), PYTHON, ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize(("value", "expected"), PYTHON, ids=lambda value: type(value).__name__)
 def test_pythons_own_values_are_read_as_json(value: Any, expected: Any) -> None:
     assert json.loads(returned(value).text) == expected
 
