@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolrl.types import CallError, ToolCall, ToolSpec
-from toolrl_plugin_qwen.coercion import coerce
+from toolrl_common.parsing.coercion import coerce
 from toolrl_plugin_qwen.mend import MAX_MENDED
 from toolrl_plugin_qwen.options import QwenOptions
 from toolrl_plugin_qwen.qwen3_coder import Qwen3CoderParser

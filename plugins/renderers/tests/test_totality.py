@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from typing import Any
 
@@ -30,7 +31,8 @@ def pieces(name: str, chat: Any, tools: tuple[ToolSpec, ...]) -> list[str]:
     thinks = "So." if chat.open([Message("user", "x")], tools).in_thinking else None
     call = ToolCall("look", {"query": "x", "limit": 3}, id="functions.look:0")
     turn = chat.decode(chat.say(Message("assistant", "", tool_calls=(call,), reasoning=thinks))).text
-    marks = [*family.opens, *family.closes, *family.sections, *family.think, family.argument[0], family.thinking_ends]
+    marks = [*family.opens, *family.closes, *family.sections, *family.think, family.thinking_ends]
+    marks += re.findall(r"<[^<>\n]*>", turn)
     return [turn, turn[len(turn) // 2 :], turn[: len(turn) // 2], *(mark for mark in marks if mark)]
 
 

@@ -10,9 +10,9 @@
 
 The format has no escapes, so a value ends only where the structure shows it (`toolrl_plugin_qwen.values`). One newline
 is taken off on each side of a value, indentation stays; then the tool's schema decides what the text means
-(`toolrl_plugin_qwen.coercion`). The outer tags may be missing, as the models sometimes leave them out, and so may the
-function's closing tag where the outer one is there; they may also hold several functions, each of which is a call.
-Where a block can't be read, reading goes on at the nearest outer tag.
+(`toolrl_common.parsing.coercion`). The outer tags may be missing, both or only the opening one, as the models sometimes
+leave them out, and so may the function's closing tag if the outer one is there; they may also hold several functions,
+each of which is a call. If a block can't be read, reading goes on at the nearest outer tag.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from functools import cached_property
 from typing import Any
 
 from toolrl_common.parsing import Block, reads_a_call
+from toolrl_common.parsing.coercion import coerce, declared
 from toolrl_common.parsing.jsonvalue import encodable, excerpt
-from toolrl_plugin_qwen.coercion import coerce, declared
-from toolrl_plugin_qwen.mend import MAX_MENDED
+from toolrl_plugin_qwen.mend import MAX_MENDED, mend_json
 from toolrl_plugin_qwen.parser import CLOSE, OPEN, QwenParser, QwenScanner
 from toolrl_plugin_qwen.values import Value, ValueEnds
 
@@ -158,7 +158,7 @@ class Qwen3CoderScanner(QwenScanner):
             text = _trimmed(text)
             repair = self.options.repair and self.mended < MAX_MENDED and text.lstrip()[:1] in ("{", "[")
             self.mended += len(text) if repair else 0
-            value, mended = coerce(text, declared(schema, key), schema, repair=repair)
+            value, mended = coerce(text, declared(schema, key), schema, mend=mend_json if repair else None)
             arguments[key] = value
             recovered = recovered or mended
         return self.call(name, arguments, start, end, recovered=recovered)

@@ -14,6 +14,33 @@ Cost = Literal["none", "parameters", "invokes", "keys", "dsml", "fence", "harmon
 
 
 @dataclass(frozen=True, slots=True)
+class Tags:
+    """Calls as tags with names in them, whose values are plain text."""
+
+    function: str
+    """A regular expression for what opens a function; its first group is the tool's name."""
+    function_end: str
+    parameter: str
+    """A regular expression for what opens an argument; its first group is the key, a second one says `true` if the
+    value is a string and `false` if it is JSON."""
+    parameter_end: str
+    newline: bool = False
+    """The template writes one newline on each side of a value."""
+    wrapped: bool = False
+    """The marks around functions belong to the calls, and the last of them may lack its own closing tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Calls as a name, and keys and values in marks of their own."""
+
+    key: tuple[str, str]
+    value: tuple[str, str]
+    separator: str = ""
+    """What may stand between the name and the first key."""
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """Marks and manners of one family."""
 
@@ -33,18 +60,24 @@ class Family:
     """What else begins a call, as a regular expression on the text."""
     form_begins: str = ""
     """What the form of a call begins with, where that is neither a section nor an opening mark."""
-    one: str = ""
-    """A regular expression for one call, where the library gives all calls of a section the section's place."""
     sections: tuple[str, str] = ("", "")
     """What stands around all calls of a turn."""
     headers: tuple[str, ...] = ()
     """Ends of a turn that are the next message's first token too."""
     bodies: str = ""
     """A regular expression whose first group is a piece of content, for turns made of segments."""
-    argument: tuple[str, str] = ("", "")
-    """What opens an argument, and a regular expression for a whole one, where the library skips one left open."""
-    python_words: bool = False
-    """It writes bare values as Python does: True, False, None."""
+    arguments: Tags | Pairs | None = None
+    """How values are written bare, as text without quotes; None for families that write JSON or the like."""
+    lead: str = ""
+    """What an attempt begins with, if that is another mark than the opening one."""
+    head: str = ""
+    """What parts a call's name from its JSON."""
+    one_section: bool = False
+    """The library reads the first section of a turn only."""
+    quote: str = ""
+    """A mark around strings, which therefore no key and no value can hold."""
+    bare_objects: bool = False
+    """A call is a JSON object without marks around it; see `objects.py`."""
     native_ids: bool = False
     """Calls carry `functions.NAME:INDEX`, and results repeat it."""
     closing_stop: str = ""
@@ -55,24 +88,37 @@ class Family:
 
 
 _TAGGED = Family()
-_PARAMETERS = replace(
-    _TAGGED,
-    begins="<function=",
-    argument=("<parameter=", r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>"),
-    costs="parameters",
+_XML = Tags(
+    function=r"<function=([^<>\n]*)>",
+    function_end="</function>",
+    parameter=r"<parameter=([^<>\n]*)>",
+    parameter_end="</parameter>",
+    newline=True,
+    wrapped=True,
 )
-_PYTHON = replace(_PARAMETERS, python_words=True)
-_GLM = replace(_TAGGED, rethinks=True, headers=("<|user|>", "<|observation|>"))
-_LAGUNA = replace(
-    _TAGGED,
-    argument=("<arg_key>", r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>"),
-    costs="keys",
+_INVOKES = Tags(
+    function=r'<invoke name="([^"<>\n]*)">',
+    function_end="</invoke>",
+    parameter=r'<parameter name="([^"<>\n]*)">',
+    parameter_end="</parameter>",
 )
+_DSML = Tags(
+    function=r'<｜DSML｜invoke name="([^"<>\n]*)">',
+    function_end="</｜DSML｜invoke>",
+    parameter=r'<｜DSML｜parameter name="([^"<>\n]*)" string="(true|false)">',
+    parameter_end="</｜DSML｜parameter>",
+)
+_PAIRS = Pairs(key=("<arg_key>", "</arg_key>"), value=("<arg_value>", "</arg_value>"))
+_PARAMETERS = replace(_TAGGED, begins="<function=", arguments=_XML, costs="parameters")
+_GLM = replace(_TAGGED, rethinks=True, headers=("<|user|>", "<|observation|>"), arguments=_PAIRS)
+_LAGUNA = replace(_TAGGED, arguments=_PAIRS, costs="keys")
 _KIMI = replace(
     _TAGGED,
     opens=("<|tool_call_begin|>",),
     closes=("<|tool_call_end|>",),
     sections=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    head="<|tool_call_argument_begin|>",
+    one_section=True,
     thinking_ends="</think>",
     native_ids=True,
 )
@@ -81,16 +127,18 @@ _DEEPSEEK = replace(
     opens=("<｜tool▁call▁begin｜>",),
     closes=("<｜tool▁call▁end｜>",),
     sections=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    head="<｜tool▁sep｜>",
+    one_section=True,
     costs="fence",
 )
 
 FAMILIES: dict[str, Family] = {
     "qwen3": replace(_TAGGED, thinks_unasked=True),
     "qwen3-vl": _TAGGED,
-    "qwen3.5": _PYTHON,
+    "qwen3.5": _PARAMETERS,
     "qwen3.6": _PARAMETERS,
     "qwen3.8": _PARAMETERS,
-    "prime-qwen3": _PYTHON,
+    "prime-qwen3": _PARAMETERS,
     "glm-4.5": replace(_GLM, thinks_unasked=True),
     "glm-5": _GLM,
     "glm-5.1": _GLM,
@@ -103,6 +151,7 @@ FAMILIES: dict[str, Family] = {
         opens=("<｜DSML｜invoke",),
         closes=("</｜DSML｜invoke>",),
         sections=("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+        arguments=_DSML,
         costs="dsml",
     ),
     "kimi-k2": _KIMI,
@@ -111,7 +160,7 @@ FAMILIES: dict[str, Family] = {
         think=("", ""),
         opens=("<|python_tag|>",),
         closes=(),
-        begins=r'\A\s*\{\s*"(?:name|type|function|parameters|arguments)"\s*:',
+        bare_objects=True,
     ),
     "gpt-oss": Family(
         rethinks=True,
@@ -120,6 +169,8 @@ FAMILIES: dict[str, Family] = {
         opens=(),
         closes=(),
         form_begins="<|start|>",
+        lead="<|start|>",
+        head="<|message|>",
         begins=r"(?:<\|start\|>assistant|<\|channel\|>\w*) to=",
         bodies=r"<\|channel\|>(?:final|commentary)[^<]*<\|message\|>(.*?)(?=<\|(?:end|return|call|start)\|>|\Z)",
         closing_stop="<|call|>",
@@ -131,20 +182,20 @@ FAMILIES: dict[str, Family] = {
         opens=(),
         closes=(),
         begins=r"<invoke\b",
-        one=r'<invoke name="[^"]+">.*?</invoke>',
         sections=("<minimax:tool_call>", "</minimax:tool_call>"),
-        argument=("<parameter name=", r'<parameter name="([^"]+)">(.*?)</parameter>'),
+        arguments=_INVOKES,
         costs="invokes",
     ),
-    "nemotron-3": _PYTHON,
-    "nemotron-3-ultra": _PYTHON,
-    "nemotron-3.5": _PYTHON,
+    "nemotron-3": _PARAMETERS,
+    "nemotron-3-ultra": _PARAMETERS,
+    "nemotron-3.5": _PARAMETERS,
     "gemma4": Family(
         think=("<|channel>thought", "<channel|>"),
         thinking_ends="\n<channel|>",
         opens=("<|tool_call>",),
         closes=("<tool_call|>",),
         headers=("<|tool_response>",),
+        quote='<|"|>',
         costs="channels",
     ),
     "hy3": Family(
@@ -153,6 +204,11 @@ FAMILIES: dict[str, Family] = {
         opens=("<tool_call:opensource>",),
         closes=("</tool_call:opensource>",),
         sections=("<tool_calls:opensource>", "</tool_calls:opensource>"),
+        arguments=Pairs(
+            key=("<arg_key:opensource>", "</arg_key:opensource>"),
+            value=("<arg_value:opensource>", "</arg_value:opensource>"),
+            separator="<tool_sep:opensource>",
+        ),
     ),
     "inkling": Family(
         rethinks=True,
@@ -160,6 +216,7 @@ FAMILIES: dict[str, Family] = {
         opens=("<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"),
         closes=(),
         form_begins="<|message_model|>",
+        lead="<|message_model|>",
         bodies=r"(?:<\|end_message\|>|\A)(?:<\|message_model\|>)?<\|content_text\|>(.*?)(?=<\|end_message\|>|\Z)",
     ),
     "laguna-xs.2": _LAGUNA,

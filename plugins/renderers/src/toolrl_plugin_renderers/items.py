@@ -1,10 +1,9 @@
 """What the library read as a call, as toolrl's calls and errors.
 
-The library marks good and bad calls by a status. Where it finds that a value is no JSON although the call's form
-is right (formats that write values bare, whose schema allows no string), the call stands, and the schema check of the
-executor answers it; so does one for an unknown tool. What the library lets through and toolrl can't run is an error: a
-name that is no text, arguments that are no object, numbers that aren't finite, values nested too deeply, an argument
-that isn't closed.
+The library marks good and bad calls by a status. A call for an unknown tool stands, and so does a bare value that fits
+no schema: the executor answers them. What the library lets through and toolrl can't run is an error: a name that is no
+text, arguments that are no object or aren't there, numbers that aren't finite, values nested too deeply. Calls with
+bare values are read anew (`bodies.py`), their values by the tool's schema.
 """
 
 from __future__ import annotations
@@ -16,13 +15,18 @@ from typing import Any
 
 from toolrl.types import CallError, Span, ToolCall, ToolSpec
 from toolrl_common.parsing import MAX_DEPTH, JsonFault, read_json
-from toolrl_plugin_renderers.families import Family
+from toolrl_common.parsing.coercion import allowed_types, coerce, declared
+from toolrl_plugin_renderers.bodies import Body, TagReader, read_pairs
+from toolrl_plugin_renderers.families import Family, Pairs, Tags
+from toolrl_plugin_renderers.marks import Mark, covered, inside
+from toolrl_plugin_renderers.objects import read_objects
 
 _SAID = {
     "unclosed": "The call was not closed, so it was not run.",
     "empty": "The call is empty.",
     "invalid_json": "The call is not valid JSON",
     "missing_name": "The call names no tool.",
+    "missing_arguments": "The call has no arguments; write {} if there are none.",
     "bad_name": "The tool's name can't be read.",
     "not_object": "A call has to be a JSON object.",
     "bad_arguments": "The arguments have to be an object of finite numbers and well-formed text.",
@@ -30,7 +34,6 @@ _SAID = {
     "malformed": "The call can't be read.",
     "stray_close": "This closes no call: none was opened before it.",
 }
-_WORDS = {"True": True, "False": False, "None": None}
 _NAME = re.compile(r"[^\s<>]{1,256}\Z")
 
 
@@ -39,9 +42,9 @@ class Items:
 
     def __init__(self, family: Family, form: str) -> None:
         self._form = form
-        self._python_words = family.python_words
-        self._opens, pattern = family.argument
-        self._argument = re.compile(pattern, re.DOTALL) if pattern else None
+        self._family = family
+        self._tags = TagReader(family.arguments) if isinstance(family.arguments, Tags) else None
+        self._astray = _astray(family)
 
     def error(self, kind: str, text: str, span: Span, *, name: str | None = None, why: str = "") -> CallError:
         """An error item. `why` continues the kind's sentence."""
@@ -69,13 +72,105 @@ class Items:
         fault = _argument_fault({} if arguments is None else arguments)
         if fault is not None:
             return self.error(fault, text, span, name=readable)
-        if self._skipped_argument(text[span[0] : span[1]]):
-            return self.error("malformed", text, span, name=readable, why="")
-        values = dict(arguments or {})
-        if self._python_words:
-            schema = next((tool.parameters for tool in tools if tool.name == readable), {})
-            values = {key: _word(value, schema, key) for key, value in values.items()}
-        return ToolCall(readable, values, span=span, raw=text[span[0] : span[1]])
+        fault = self._unsaid(arguments or {}, raw)
+        if fault is not None:
+            return self.error(fault, text, span, name=readable)
+        return ToolCall(readable, dict(arguments or {}), span=span, raw=text[span[0] : span[1]])
+
+    def objects(
+        self, text: str, tags: Sequence[Span], tools: Sequence[ToolSpec], *, cut_off: bool
+    ) -> list[ToolCall | CallError]:
+        """The calls of a turn of a family that writes bare objects."""
+        items: list[ToolCall | CallError] = []
+        for found in read_objects(text, tags, {tool.name for tool in tools}):
+            span, name = found.span, found.name
+            readable = name.strip() if isinstance(name, str) and _NAME.match(name.strip()) else None
+            fault = found.fault or ("" if readable else "bad_name" if isinstance(name, str) else "missing_name")
+            fault = fault or _argument_fault(found.arguments) or ""
+            if fault in ("invalid_json", "malformed") and cut_off and span[1] >= len(text.rstrip()):
+                items.append(self.error("unclosed", text, span, name=readable))
+            elif fault == "invalid_json":
+                items.append(self.no_json(found.body, text, span, readable))
+            elif fault or readable is None:
+                items.append(self.error(fault, text, span, name=readable))
+            else:
+                items.append(ToolCall(readable, found.arguments, span=span, raw=text[slice(*span)]))
+        return items
+
+    def bare(
+        self,
+        attempts: Sequence[tuple[Any, Span]],
+        text: str,
+        marks: Sequence[Mark],
+        tools: Sequence[ToolSpec],
+        cut: int,
+    ) -> list[ToolCall | CallError]:
+        """The calls of a turn whose values are written bare. `marks` are the turn's; what ends behind `cut` was cut
+        off."""
+        bodies: list[Body] = []
+        for attempt, span in attempts:
+            if str(attempt.status) == "unclosed_block":
+                bodies.append(Body(span, kind="unclosed"))
+                continue
+            bodies += self._bodies(text, span, inside(marks, span), tools)
+            self._stray(bodies[-1], text, span[1], marks)
+        self._doubt(bodies, text, [span for _, span in attempts])
+        return [self._body(body, text, tools, cut_off=body.span[1] >= cut) for body in bodies]
+
+    def _stray(self, body: Body, text: str, end: int, marks: Sequence[Mark]) -> None:
+        """Arguments behind a call's end are its own, or another one's: it doesn't run with those that it has."""
+        stray = self._astray.match(text, end) if self._astray is not None and not body.kind else None
+        if stray is None:
+            return
+        body.fail("arguments stand behind its end")
+        following = inside(marks, (stray.end(), len(text)))
+        mark = next((mark for mark in following if mark.kind not in ("part", "think", "unthink")), None)
+        end = len(text) if mark is None else mark.end if mark.kind == "close" else mark.start
+        body.span = (body.span[0], body.span[0] + len(text[body.span[0] : end].rstrip()))
+
+    def _doubt(self, bodies: Sequence[Body], text: str, spans: Sequence[Span]) -> None:
+        """Fail calls that may hold what another call of the turn lacks."""
+        if self._tags is None:
+            return
+        if any(body.doubtful for body in bodies):
+            headless = any(body.headless for body in bodies) or self._tags.headless(text, covered(text, spans))
+            for body in bodies if headless else ():
+                if body.doubtful:
+                    body.fail("other arguments of this turn lack their function")
+        if not all(body.closed for body in bodies):
+            for body in bodies:
+                if body.holds_end:
+                    body.fail("an argument holds the end of a function, and a function of this turn lacks its end")
+
+    def _bodies(self, text: str, span: Span, within: Sequence[Mark], tools: Sequence[ToolSpec]) -> list[Body]:
+        form = self._family.arguments
+        frame = [mark for mark in within[1:-1] if mark.kind in ("section", "unsection")]
+        if isinstance(form, Pairs):
+            own = [within[0], *(mark for mark in within if mark.kind == "part"), within[-1]]
+            bodies = [read_pairs(form, text, span, own)]
+        else:
+            assert isinstance(form, Tags)
+            assert self._tags is not None
+            framed = form.wrapped or not self._family.opens
+            bodies = self._tags.read(text, span, (within[0].end, within[-1].start) if framed else span, tools)
+        for mark in frame:
+            body = next(body for body in reversed(bodies) if body is bodies[0] or body.span[0] <= mark.start)
+            body.fail(f"{text[mark.start : mark.end]} stands inside of it")
+        return bodies
+
+    def _body(self, body: Body, text: str, tools: Sequence[ToolSpec], *, cut_off: bool) -> ToolCall | CallError:
+        """A call that was read anew, its values by the tool's schema."""
+        name = body.name if _NAME.match(body.name) else None
+        if body.kind:
+            return self.error("unclosed" if cut_off else body.kind, text, body.span, name=name, why=body.why)
+        if name is None:
+            return self.error("bad_name" if body.name else "missing_name", text, body.span)
+        schema: Mapping[str, Any] = next((tool.parameters for tool in tools if tool.name == name), {})
+        values = {key: _value(body, key, schema) for key in body.values}
+        fault = _argument_fault(values)
+        if fault is not None:
+            return self.error(fault, text, body.span, name=name)
+        return ToolCall(name, values, span=body.span, raw=text[slice(*body.span)])
 
     def no_json(self, body: str, text: str, span: Span, name: str | None = None) -> CallError:
         """An error for what should be JSON and isn't."""
@@ -86,21 +181,43 @@ class Items:
             return self.error(read.kind, text, span, name=name, why=read.reason if read.kind == "invalid_json" else "")
         return self.error("invalid_json", text, span, name=name)
 
-    def _skipped_argument(self, raw: str) -> bool:
-        """Whether an argument is opened that the library's own pattern doesn't find whole, and passes over."""
-        return self._argument is not None and self._opens in self._argument.sub("", raw)
+    def _unsaid(self, arguments: Mapping[str, Any], raw: str) -> str | None:
+        """Why arguments that the library gives aren't those that the call says; None if they are."""
+        if self._family.quote and self._family.quote in json.dumps(arguments, ensure_ascii=False).replace('\\"', '"'):
+            return "malformed"
+        if arguments:
+            return None
+        # The library takes it for no arguments if it finds none: without any object, or with one by another name.
+        said = read_json(raw.strip())
+        if isinstance(said, tuple) and isinstance(said[0], dict):
+            dropped = [key for key, value in said[0].items() if isinstance(value, dict | list) and value]
+            return "missing_arguments" if "name" in said[0] and dropped else None
+        return None if "{" in raw else "missing_arguments"
 
 
-def _word(value: Any, schema: Mapping[str, Any], key: str) -> Any:
-    """A value that the family wrote as a word of Python's, where the schema asks for what it means and for no text."""
-    if not isinstance(value, str) or value not in _WORDS:
-        return value
-    properties = schema.get("properties")
-    field = properties.get(key) if isinstance(properties, Mapping) else None
-    kinds = field.get("type") if isinstance(field, Mapping) else None
-    kinds = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
-    wanted = "null" if value == "None" else "boolean"
-    return _WORDS[value] if wanted in kinds and "string" not in kinds else value
+def _astray(family: Family) -> re.Pattern[str] | None:
+    """An argument's mark behind a call's end."""
+    form = family.arguments
+    if form is None:
+        return None
+    if isinstance(form, Pairs):
+        marks = [re.escape(mark) for mark in (*form.key, *form.value, form.separator) if mark]
+    else:
+        marks = [form.parameter, re.escape(form.parameter_end), re.escape(form.function_end)]
+    return re.compile(rf"\s*(?:{'|'.join(marks)})")
+
+
+def _value(body: Body, key: str, schema: Mapping[str, Any]) -> Any:
+    """What a bare value means."""
+    text = body.values[key]
+    if key in body.text_keys:
+        return text
+    field = declared(schema, key)
+    if allowed_types(field, schema) and key not in body.json_keys:
+        return coerce(text, field, schema)[0]
+    whole = text.strip(" \t\r\n")
+    read = read_json(whole)
+    return read[0] if isinstance(read, tuple) and read[1] == len(whole) else text
 
 
 def _nameless(raw: str) -> str:

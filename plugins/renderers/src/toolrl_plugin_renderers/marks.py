@@ -7,18 +7,22 @@ is found in the text. All of it is linear in the turn's length.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple
 
 from toolrl.parsing import MAX_ITEMS
 from toolrl.types import Decoded, Span
 from toolrl_plugin_chat.control import alternatives
-from toolrl_plugin_renderers.families import Family
+from toolrl_plugin_renderers.families import Family, Pairs
 
+_SHARED = 24
+"""Characters of a mark that may stand in front of the token that its last one is in."""
+_START = attrgetter("start")
 _FREE = re.compile(rb"\0+")
-Kind = Literal["think", "unthink", "open", "begin", "close", "section", "unsection"]
+Kind = Literal["think", "unthink", "open", "begin", "close", "section", "unsection", "lead", "head", "part"]
 
 
 class Mark(NamedTuple):
@@ -36,13 +40,19 @@ class Marks:
         named: list[tuple[Kind, str]] = [("think", family.think[0]), ("unthink", family.think[1])]
         named += [("open", mark) for mark in family.opens] + [("close", mark) for mark in family.closes]
         named += [("section", family.sections[0]), ("unsection", family.sections[1])]
+        named += [("lead", family.lead), ("head", family.head)]
+        if isinstance(family.arguments, Pairs):
+            pairs = family.arguments
+            named += [("part", mark) for mark in (*pairs.key, *pairs.value, pairs.separator)]
         self._kinds: dict[str, Kind] = {text: kind for kind, text in named if text}
         self._tokens: dict[int, Kind] = {added[text]: kind for text, kind in self._kinds.items() if text in added}
         spelled = [text for text in self._kinds if text not in added]
         self._spelled = re.compile(alternatives(spelled)) if spelled else None
         self._begins = re.compile(family.begins) if family.begins else None
         self._bodies = re.compile(family.bodies, re.DOTALL) if family.bodies else None
-        self._one = re.compile(family.one, re.DOTALL) if family.one else None
+        first = family.lead or next(iter(family.opens), family.sections[0])
+        self.boundary: Kind | None = self._kinds[first] if first in added else None
+        """The kind of mark that an attempt of the library's begins with, if that is a token."""
 
     def find(self, ids: Sequence[int], decoded: Decoded) -> list[Mark]:
         """All marks, by where they start."""
@@ -58,20 +68,26 @@ class Marks:
             found += [Mark("begin", *match.span()) for match in self._begins.finditer(text)]
         return sorted(found, key=itemgetter(1, 2))
 
+    def snapped(self, marks: Sequence[Mark], span: Span) -> Span:
+        """A span of the library's without the ends of tokens that its first and last mark, being texts, share with what
+        stands around them."""
+        if self.boundary is not None:
+            return span
+        own = inside(marks, (max(span[0] - _SHARED, 0), span[1]))
+        own = [mark for mark in own if mark.end > span[0]]
+        opened = next((mark.start for mark in own if mark.kind == "open"), span[0])
+        closed = next((mark.end for mark in reversed(own) if mark.kind == "close"), span[1])
+        return (opened, closed) if opened < closed else span
+
     def bodies(self, text: str) -> list[Span] | None:
         """The pieces of content of a turn made of segments; None for families whose turns aren't."""
         return None if self._bodies is None else [match.span(1) for match in self._bodies.finditer(text)]
 
-    def own(self, text: str, spans: Sequence[Span]) -> list[Span]:
-        """The spans of calls that the library gave their section's, each with its own."""
-        if self._one is None:
-            return list(spans)
-        own = {span: [match.span() for match in self._one.finditer(text, *span)] for span in set(spans)}
-        result: list[Span] = []
-        for span in spans:
-            inside = own.get(span) or []
-            result.append(inside.pop(0) if inside else span)
-        return result
+
+def inside(marks: Sequence[Mark], span: Span, *, after: bool = False) -> Sequence[Mark]:
+    """The marks that begin in `span`; `after`: not at its start."""
+    first = bisect_left(marks, span[0] + after, key=_START)
+    return marks[first : bisect_left(marks, span[1], first, key=_START)]
 
 
 def covered(text: str, spans: Iterable[Span]) -> bytearray:

@@ -1,8 +1,9 @@
 """The parser `renderers`: the library reads a turn's token ids, in the syntax of the model's family.
 
 The library finds calls by control tokens, so a text that merely spells `<tool_call>` opens none. What it reads becomes
-items with their place in the text (`items.py`); a call that it passes over without a word becomes an error
-(`marks.py`). A text without ids is encoded first, and then goes the same way.
+items with their place in the text (`items.py`); calls that it would read into each other are kept apart (`framing.py`),
+and one that it passes over without a word becomes an error (`marks.py`). A text without ids is encoded first, and then
+goes the same way.
 
 The library reads most families in time linear in the turn's length. Some of its steps aren't, and model text can drive
 those into minutes, on an event loop that serves every episode. So the steps that a turn would take are estimated first,
@@ -13,15 +14,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 from toolrl.parsing import in_order
 from toolrl.protocols import BuildContext, ToolParser
 from toolrl.types import CallError, Decoded, ParsedTurn, Span, ToolCall, ToolSpec
 from toolrl_common.tokenizers import parser_tokenizer
+from toolrl_plugin_renderers import framing
 from toolrl_plugin_renderers import marks as reading
 from toolrl_plugin_renderers.families import Cost, Family
 from toolrl_plugin_renderers.items import Items
+from toolrl_plugin_renderers.objects import between
 from toolrl_plugin_renderers.options import RenderersParserOptions
 from toolrl_plugin_renderers.prompts import Prompts, TextEncoder
 from toolrl_plugin_renderers.setup import Setup, functions
@@ -37,6 +41,16 @@ DSML_TOKENS = 20_000
 
 _FENCE = re.compile(r"```(?:json)?(\s*)")
 _SPACES = re.compile(r"\s{2,}")
+
+
+class _Read(NamedTuple):
+    """What was read of a turn."""
+
+    attempts: list[tuple[Any, Span]]
+    """The library's attempts (`ParsedToolCall`) and where they stand."""
+    thought: list[Span]
+    reasoning: str | None
+    content: str
 
 
 class RenderersParser(ToolParser):
@@ -84,47 +98,84 @@ class RenderersParser(ToolParser):
         found = self._marks.find(ids, decoded)
         if _too_much(self._setup.family, ids, text, sum(mark.kind in ("open", "begin") for mark in found)):
             return self._unreadable(text, "there is too much of it")
+        if self._setup.family.bare_objects:
+            return self._objects(text, found, tools, finish)
         try:
-            response, shift = self._prompts.read(ids, functions(tools), in_thinking=prompt_in_thinking)
-            attempts = self._placed(response.tool_calls, decoded, shift)
+            read = self._read(ids, decoded, found, tools, prompt_in_thinking)
         except Exception:  # noqa: BLE001 - a parser is total, whatever the library does
             return self._unreadable(text, "") if text else ParsedTurn()
-        return self._turn(text, found, attempts, response, tools, finish, prompt_in_thinking)
+        return self._turn(text, found, read, tools, finish)
+
+    def _read(
+        self,
+        ids: Sequence[int],
+        decoded: Decoded,
+        found: Sequence[reading.Mark],
+        tools: Sequence[ToolSpec],
+        in_thinking: bool,
+    ) -> _Read:
+        """What the library makes of a turn, read again without what it would read into another call."""
+        family, text, known = self._setup.family, decoded.text, functions(tools)
+        response, shift = self._prompts.read(ids, known, in_thinking=in_thinking)
+        attempts = self._placed(response.tool_calls, decoded, range(len(ids)), shift, found)
+        inside = in_thinking
+        if not inside and response.reasoning_content is not None:
+            # For GLM the library goes by the settings, whatever the prompt was.
+            inside = next((mark.kind for mark in found if mark.kind in ("think", "unthink")), "unthink") == "unthink"
+        thought = reading.thinking(text, found, [span for _, span in attempts], family, inside=inside)
+        hidden: set[Span] = set()
+        for last in (False, False, True):
+            more = framing.hidden(attempts, thought, found, text, family, self._marks.boundary)
+            if hidden.issuperset(more):
+                break
+            if last:
+                wrong = reading.covered(text, more)
+                attempts = [(attempt, span) for attempt, span in attempts if not wrong[span[0]]]
+                break
+            hidden.update(more)
+            shown = framing.shown(decoded, sorted(hidden))
+            again, shift = self._prompts.read([ids[place] for place in shown], known, in_thinking=in_thinking)
+            attempts = self._placed(again.tool_calls, decoded, shown, shift, found)
+        return _Read(attempts, thought, response.reasoning_content, response.content)
 
     # Putting a turn together.
 
     def _turn(
-        self,
-        text: str,
-        found: Sequence[reading.Mark],
-        attempts: Sequence[tuple[Any, Span]],
-        response: Any,
-        tools: Sequence[ToolSpec],
-        finish: Finish,
-        inside: bool,
+        self, text: str, found: Sequence[reading.Mark], read: _Read, tools: Sequence[ToolSpec], finish: Finish
     ) -> ParsedTurn:
-        spans = [span for _, span in attempts]
-        end = len(text.rstrip())
-        read = [
-            self._items.item(attempt, text, span, tools, cut_off=finish == "length" and span[1] >= end)
-            for attempt, span in attempts
-        ]
-        if not inside and response.reasoning_content is not None:
-            # For GLM the library goes by the settings, whatever the prompt was.
-            inside = next((mark.kind for mark in found if mark.kind in ("think", "unthink")), "unthink") == "unthink"
-        thought = reading.thinking(text, found, spans, self._setup.family, inside=inside)
-        taken = [*spans, *thought]
+        cut = len(text.rstrip()) if finish == "length" else len(text) + 1
+        own: list[ToolCall | CallError]
+        if self._setup.family.arguments is not None:
+            own = self._items.bare(read.attempts, text, found, tools, cut)
+        else:
+            own = [self._items.item(each, text, span, tools, cut_off=span[1] >= cut) for each, span in read.attempts]
+        taken = [*(span for _, span in read.attempts), *(item.span for item in own), *read.thought]
         passed_over = [
-            self._passed_over(kind, text, span, cut_off=finish == "length" and span[1] >= end)
+            self._passed_over(kind, text, span, cut_off=span[1] >= cut)
             for kind, span in reading.unread(text, found, taken, self._setup.family)
         ]
-        items = in_order(read, passed_over, text)
+        items = in_order(own, passed_over, text)
         frame = [(mark.start, mark.end) for mark in found if mark.kind in ("section", "unsection")]
-        pieces = self._content([*frame, *thought, *(item.span for item in items)], text, response.content)
+        pieces = self._content([*frame, *read.thought, *(item.span for item in items)], text, read.content)
         return ParsedTurn(
             items=items,
             content="".join(text[start:end] for start, end in pieces),
-            reasoning=response.reasoning_content,
+            reasoning=read.reasoning,
+            status="calls" if items else "final",
+            content_spans=pieces,
+        )
+
+    def _objects(
+        self, text: str, found: Sequence[reading.Mark], tools: Sequence[ToolSpec], finish: Finish
+    ) -> ParsedTurn:
+        """A turn whose calls have no marks, which the library reads if the turn is one call and nothing else."""
+        tags = [(mark.start, mark.end) for mark in found if mark.kind == "open"]
+        items = in_order(self._items.objects(text, tags, tools, cut_off=finish == "length"), (), text)
+        spans = [item.span for item in items]
+        pieces = reading.content(text, [*spans, *between(text, spans)])
+        return ParsedTurn(
+            items=items,
+            content="".join(text[start:end] for start, end in pieces),
             status="calls" if items else "final",
             content_spans=pieces,
         )
@@ -143,19 +194,27 @@ class RenderersParser(ToolParser):
         at = text.find(said) if bodies == [] and said else -1
         return pieces if at < 0 else reading.content(text, taken, [(at, at + len(said))])
 
-    def _placed(self, attempts: Sequence[Any], decoded: Decoded, shift: int) -> list[tuple[Any, Span]]:
-        """The library's calls with their characters, in order and without overlap."""
-        offsets = decoded.offsets
-        last = len(offsets) - 1
-        spans = [
-            (offsets[min(max(start - shift, 0), last)], offsets[min(max(end - shift, 0), last)])
-            for start, end in (attempt.token_span for attempt in attempts)
-        ]
-        named = [span for attempt, span in zip(attempts, spans, strict=True) if attempt.name]
-        own = iter(self._marks.own(decoded.text, named))
-        spans = [next(own) if attempt.name else span for attempt, span in zip(attempts, spans, strict=True)]
+    def _placed(
+        self,
+        attempts: Sequence[Any],
+        decoded: Decoded,
+        shown: Sequence[int],
+        shift: int,
+        found: Sequence[reading.Mark],
+    ) -> list[tuple[Any, Span]]:
+        """The library's attempts with their characters, in order and without overlap; one for each place, as a block
+        with several calls is read by its text. `shown` are the places of the tokens that the library saw."""
+        offsets, last = decoded.offsets, len(shown)
+        places = [*shown, len(decoded.offsets) - 1]
+
+        def span(attempt: Any) -> Span:
+            start, end = (min(max(index - shift, 0), last) for index in attempt.token_span)
+            return offsets[places[start]], offsets[places[end - 1] + 1] if end > start else offsets[places[start]]
+
+        first = {span(attempt): attempt for attempt in reversed(attempts)}
         placed, position = [], 0
-        for attempt, (start, end) in sorted(zip(attempts, spans, strict=True), key=lambda pair: pair[1]):
+        for (start, end), attempt in sorted(first.items(), key=itemgetter(0)):
+            start, end = self._marks.snapped(found, (start, end))
             start = max(start, position)
             position = max(end, start)
             placed.append((attempt, (start, position)))

@@ -10,11 +10,10 @@ part of one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from toolrl_common.parsing import JsonFault, read_json
-from toolrl_plugin_qwen.mend import mend_json
+from toolrl_common.parsing.jsonvalue import JsonFault, read_json
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 _NAMES = {
@@ -38,9 +37,12 @@ def declared(schema: Any, key: str, depth: int = _DEPTH) -> Any:
     return schema.get("additionalProperties")
 
 
-def coerce(text: str, schema: Any, root: Mapping[str, Any], *, repair: bool = False) -> tuple[Any, bool]:
-    """The value of a parameter's text, and whether it had to be mended. `root` is what references start from."""
-    types = _types(schema, root, _DEPTH)
+def coerce(
+    text: str, schema: Any, root: Mapping[str, Any], *, mend: Callable[[str], Any] | None = None
+) -> tuple[Any, bool]:
+    """The value of a parameter's text, and whether it had to be mended. `root` is what references start from; `mend`
+    reads an object or a list that is not JSON and gives its value and end, or None."""
+    types = allowed_types(schema, root)
     if not types - {"string"}:
         return text, False
     body = text.strip(" \t\r\n")
@@ -49,8 +51,8 @@ def coerce(text: str, schema: Any, root: Mapping[str, Any], *, repair: bool = Fa
         return (_WORDS[word], False) if _NAMES[type(_WORDS[word])] in types else (text, False)
     read: Any = read_json(body)
     mended = False
-    if isinstance(read, JsonFault) and repair and body[:1] in ("{", "["):
-        read, mended = mend_json(body), True
+    if isinstance(read, JsonFault) and mend is not None and body[:1] in ("{", "["):
+        read, mended = mend(body), True
     if not isinstance(read, tuple) or read[1] != len(body):
         return text, False
     value = read[0]
@@ -62,7 +64,7 @@ def coerce(text: str, schema: Any, root: Mapping[str, Any], *, repair: bool = Fa
     return (value, mended) if name in types or (name == "integer" and "number" in types) else (text, False)
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
+def allowed_types(schema: Any, root: Mapping[str, Any], depth: int = _DEPTH) -> set[str]:
     """The JSON types that a schema allows; empty where it says nothing that is understood."""
     if not isinstance(schema, Mapping) or depth == 0:
         return set()
@@ -76,10 +78,10 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
     if "const" in schema:
         return {_NAMES.get(type(schema["const"]), "object")}
     if isinstance(schema.get("$ref"), str):
-        return _types(_resolve(schema["$ref"], root), root, depth - 1)
+        return allowed_types(_resolve(schema["$ref"], root), root, depth - 1)
     for word in ("anyOf", "oneOf", "allOf"):
         if isinstance(schema.get(word), list):
-            return set().union(*(_types(part, root, depth - 1) for part in schema[word]))
+            return set().union(*(allowed_types(part, root, depth - 1) for part in schema[word]))
     if "properties" in schema:
         return {"object"}
     return {"array"} if "items" in schema else set()
