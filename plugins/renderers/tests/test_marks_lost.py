@@ -56,16 +56,16 @@ def check(turn: ParsedTurn, text: str) -> None:
     assert len(ran) >= len(said) or answered, (text, ran)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "llama-3"])  # it has no marks
 def test_no_call_runs_with_arguments_of_another(name: str, format_of: Any, parser_of: Any) -> None:
     """One mark is lost, doubled or moved."""
     parser = parser_of(name)
     thinks, lead, body = written(name, format_of(name), CALLS)
     thinking = FAMILIES[name].think
-    marks = [match.span() for match in MARK.finditer(body) if match.group() not in thinking] or [(0, 1)]
+    marks = [match.span() for match in MARK.finditer(body) if match.group() not in thinking]
     places = sorted({place for span in marks for place in span})
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.sampled_from(marks), st.sampled_from(["lost", "doubled", "moved"]), st.sampled_from(places))
     def run(mark: tuple[int, int], change: str, place: int) -> None:
         start, end = mark
@@ -92,7 +92,7 @@ def test_text_arguments_come_back_to_the_character(name: str, format_of: Any, pa
     chat, parser = format_of(name), parser_of(name)
     thinks = chat.open([Message("user", "x")], TOOLS).in_thinking
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(TEXTS, TEXTS)
     def run(src: str, dst: str) -> None:
         call = ToolCall("move", {"src": src, "dst": dst}, id="functions.move:0")

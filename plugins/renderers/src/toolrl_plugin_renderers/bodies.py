@@ -41,13 +41,15 @@ class Body:
     """`malformed` or `empty`; nothing for a whole call."""
     why: str = ""
     headless: bool = False
-    """Arguments stand in front of its name, or without any."""
+    """Arguments or an end stand in front of it or behind it, outside of any function."""
+    arguments_behind: bool = False
+    """Arguments stand behind it, which may be those of the next function."""
     closed: bool = False
     """Its own closing tag is there."""
     doubtful: bool = False
     """It or the function before it isn't closed: if arguments elsewhere in the turn lack their name, it may be here."""
-    holds_end: bool = False
-    """A value holds what closes a function: if a function of the turn isn't closed, that is where its end may be."""
+    holds_tag: bool = False
+    """A value holds a tag that was read as text. If another call of the turn lacks one, it may be that."""
 
     def fail(self, why: str) -> None:
         self.kind, self.why = self.kind or "malformed", self.why or why
@@ -100,9 +102,12 @@ class TagReader:
             f"(?P<function>{form.function})|(?P<parameter>{form.parameter})|(?P<end>{re.escape(form.parameter_end)})"
         )
 
-    def headless(self, text: str, taken: bytearray) -> bool:
-        """Whether an argument is opened outside of what is `taken`."""
-        return any(not taken[match.start()] for match in self._parameter.finditer(text))
+    def headless(self, text: str, taken: bytearray) -> list[int]:
+        """Where arguments are opened outside of what is `taken`."""
+        return [match.start() for match in self._parameter.finditer(text) if not taken[match.start()]]
+
+    def opens_argument(self, text: str, span: Span) -> bool:
+        return self._parameter.search(text, *span) is not None
 
     def read(self, text: str, span: Span, inner: Span, tools: Sequence[ToolSpec]) -> list[Body]:
         """The functions in text[inner], in order. `span` is that with the marks around it."""
@@ -173,6 +178,7 @@ class _Reading:
             if after >= self._stop or self._function.match(self._text, after, self._stop):
                 return at
             body.fail("text stands behind its function")
+            body.headless = True
         elif at >= self._stop and self._form.wrapped:
             return at
         else:
@@ -196,7 +202,7 @@ class _Reading:
             at = mark.end()
         key = opened[1].strip()
         value = self._text[start : mark.start()]
-        body.holds_end |= self._form.function_end in value
+        body.holds_tag |= at > start or self._form.function_end in value
         _keep(body, key, re.sub(r"\A\r?\n|\r?\n\Z", "", value) if self._form.newline else value)
         if opened.re.groups > 1:
             (body.text_keys if opened[2] == "true" else body.json_keys).add(key)

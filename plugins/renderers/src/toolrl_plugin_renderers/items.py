@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from toolrl.types import CallError, Span, ToolCall, ToolSpec
@@ -44,6 +46,8 @@ class Items:
         self._form = form
         self._family = family
         self._tags = TagReader(family.arguments) if isinstance(family.arguments, Tags) else None
+        self._framed = self._tags is not None and (family.arguments.wrapped or not family.opens)
+        """Marks stand around functions, which aren't functions' own."""
         self._astray = _astray(family)
 
     def error(self, kind: str, text: str, span: Span, *, name: str | None = None, why: str = "") -> CallError:
@@ -123,24 +127,33 @@ class Items:
         if stray is None:
             return
         body.fail("arguments stand behind its end")
+        body.headless = True
         following = inside(marks, (stray.end(), len(text)))
         mark = next((mark for mark in following if mark.kind not in ("part", "think", "unthink")), None)
         end = len(text) if mark is None else mark.end if mark.kind == "close" else mark.start
+        body.arguments_behind = self._tags is not None and self._tags.opens_argument(text, (stray.start(), end))
         body.span = (body.span[0], body.span[0] + len(text[body.span[0] : end].rstrip()))
 
     def _doubt(self, bodies: Sequence[Body], text: str, spans: Sequence[Span]) -> None:
         """Fail calls that may hold what another call of the turn lacks."""
         if self._tags is None:
             return
-        if any(body.doubtful for body in bodies):
-            headless = any(body.headless for body in bodies) or self._tags.headless(text, covered(text, spans))
-            for body in bodies if headless else ():
-                if body.doubtful:
-                    body.fail("other arguments of this turn lack their function")
-        if not all(body.closed for body in bodies):
+        outside: list[int] = []
+        if not self._framed or any(body.doubtful for body in bodies):
+            outside = self._tags.headless(text, covered(text, spans))
+        if not self._framed:
+            _claim(bodies, outside)
+        for body, following in pairwise(bodies):
+            if body.arguments_behind:
+                following.fail("arguments stand in front of its function")
+        headless = outside or any(body.headless for body in bodies)
+        for body in bodies if headless else ():
+            if body.doubtful:
+                body.fail("other arguments of this turn lack their function")
+        if not all(body.closed and not body.kind for body in bodies):
             for body in bodies:
-                if body.holds_end:
-                    body.fail("an argument holds the end of a function, and a function of this turn lacks its end")
+                if body.holds_tag:
+                    body.fail("an argument holds a tag, and another call of this turn lacks one")
 
     def _bodies(self, text: str, span: Span, within: Sequence[Mark], tools: Sequence[ToolSpec]) -> list[Body]:
         form = self._family.arguments
@@ -151,8 +164,8 @@ class Items:
         else:
             assert isinstance(form, Tags)
             assert self._tags is not None
-            framed = form.wrapped or not self._family.opens
-            bodies = self._tags.read(text, span, (within[0].end, within[-1].start) if framed else span, tools)
+            inner = (within[0].end, within[-1].start) if self._framed else span
+            bodies = self._tags.read(text, span, inner, tools)
         for mark in frame:
             body = next(body for body in reversed(bodies) if body is bodies[0] or body.span[0] <= mark.start)
             body.fail(f"{text[mark.start : mark.end]} stands inside of it")
@@ -193,6 +206,17 @@ class Items:
             dropped = [key for key, value in said[0].items() if isinstance(value, dict | list) and value]
             return "missing_arguments" if "name" in said[0] and dropped else None
         return None if "{" in raw else "missing_arguments"
+
+
+def _claim(bodies: Sequence[Body], outside: Sequence[int]) -> None:
+    """Fail the calls behind arguments that begin `outside` of any: they are their own, or another one's."""
+    end = 0
+    for body in bodies:
+        first = bisect_left(outside, end)
+        if first < len(outside) and outside[first] < body.span[0]:
+            body.fail("arguments stand in front of its function")
+            body.span = (outside[first], body.span[1])
+        end = body.span[1]
 
 
 def _astray(family: Family) -> re.Pattern[str] | None:

@@ -144,16 +144,24 @@ class RenderersParser(ToolParser):
         self, text: str, found: Sequence[reading.Mark], read: _Read, tools: Sequence[ToolSpec], finish: Finish
     ) -> ParsedTurn:
         cut = len(text.rstrip()) if finish == "length" else len(text) + 1
-        own: list[ToolCall | CallError]
+        spans = [span for _, span in read.attempts]
+        own: list[ToolCall | CallError] = []
         if self._setup.family.arguments is not None:
             own = self._items.bare(read.attempts, text, found, tools, cut)
-        else:
-            own = [self._items.item(each, text, span, tools, cut_off=span[1] >= cut) for each, span in read.attempts]
-        taken = [*(span for _, span in read.attempts), *(item.span for item in own), *read.thought]
+        taken = [*spans, *(item.span for item in own), *read.thought]
         passed_over = [
             self._passed_over(kind, text, span, cut_off=span[1] >= cut)
             for kind, span in reading.unread(text, found, taken, self._setup.family)
         ]
+        if self._setup.family.arguments is None:
+            for attempt, span in read.attempts:
+                inner = reading.inside(found, span, after=True)
+                if passed_over and any(mark.kind == self._marks.boundary for mark in inner):
+                    # Text in a string as long as nothing lacks it.
+                    why = "an argument holds a mark, and another call of this turn lacks one"
+                    own.append(self._items.error("malformed", text, span, name=attempt.name, why=why))
+                else:
+                    own.append(self._items.item(attempt, text, span, tools, cut_off=span[1] >= cut))
         items = in_order(own, passed_over, text)
         frame = [(mark.start, mark.end) for mark in found if mark.kind in ("section", "unsection")]
         pieces = self._content([*frame, *read.thought, *(item.span for item in items)], text, read.content)

@@ -19,6 +19,8 @@ from toolrl_plugin_renderers.conversation import NAMELESS
 from toolrl_plugin_renderers.setup import Setup
 from toolrl_plugin_renderers.turns import Turns
 
+_ADDRESS = 4
+"""Tokens that hold the beginning of a header's address."""
 _HARMONY_HEADER = "<|start|>assistant"
 
 
@@ -42,11 +44,15 @@ class Prompts:
     def read(self, ids: Sequence[int], tools: list[dict[str, Any]] | None, *, in_thinking: bool) -> tuple[Any, int]:
         """What the library makes of a turn, and by how many tokens its spans are shifted."""
         shift, turn = 0, list(ids)
-        if self._header is not None and turn[:1] == [self._header[0]]:
+        if self._header is not None and (turn[:1] == [self._header[0]] or self._addressed(turn)):
             turn = [*self._header[1], *turn]
             shift = len(self._header[1])
         prompt = self._thinking if in_thinking else self._plain
         return self._setup.renderer.parse_response(turn, tools=tools, prompt_ids=prompt), shift
+
+    def _addressed(self, turn: list[int]) -> bool:
+        """Whether a turn goes on in the header that the prompt began, with the tool that it is for."""
+        return self._setup.text(turn[:_ADDRESS]).startswith(" to=")
 
     def _first(self, candidates: Sequence[list[int] | None], *, thinking: bool) -> list[int] | None:
         for ids in candidates:
