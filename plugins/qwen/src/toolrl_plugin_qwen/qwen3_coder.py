@@ -103,7 +103,9 @@ class Qwen3CoderScanner(QwenScanner):
         if closed:
             at += len(FUNCTION_CLOSE)
             if not wrapped:
-                return self._judge(start, at, name, values)
+                closing = self._space(at)  # the outer closing tag may be there without the opening one
+                end = closing + len(CLOSE) if text.startswith(CLOSE, closing) else at
+                return self._judge(start, end, name, values)
             at = self._space(at)
             if text.startswith("<function=", at):
                 self._next = at

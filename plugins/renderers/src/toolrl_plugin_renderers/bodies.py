@@ -179,6 +179,7 @@ class _Reading:
                 return at
             body.fail("text stands behind its function")
             body.headless = True
+            body.arguments_behind = self._parameter.search(self._text, at, self._next_function(at)) is not None
         elif at >= self._stop and self._form.wrapped:
             return at
         else:

@@ -52,7 +52,7 @@ class Items:
 
     def error(self, kind: str, text: str, span: Span, *, name: str | None = None, why: str = "") -> CallError:
         """An error item. `why` continues the kind's sentence."""
-        said = f"{_SAID[kind]}{f': {why}.' if why else '.' if kind == 'invalid_json' else ''}"
+        said = f"{_SAID[kind].removesuffix('.')}{f': {why}' if why else ''}."
         form = self._form.replace("TOOL", name) if name else self._form
         return CallError(kind, f"{said} Write a call as\n{form}", name=name, span=span, raw=text[span[0] : span[1]])
 

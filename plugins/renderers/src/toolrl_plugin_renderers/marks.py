@@ -147,6 +147,8 @@ def unread(text: str, marks: Sequence[Mark], taken: Sequence[Span], family: Fami
     for mark in sorted([*calls, *ends], key=itemgetter(1, 2)):
         if len(found) > MAX_ITEMS:
             break
+        if opened is not None and opened.kind == "open" and mark.kind == "begin":
+            continue  # a function within the marks around it
         if opened is not None and mark.start > opened.start:
             end = mark.end if mark.kind == "close" else mark.start
             body = text[opened.end : mark.start].strip()
