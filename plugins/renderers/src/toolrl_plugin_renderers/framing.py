@@ -8,7 +8,7 @@ kept from a second one. What the library then passes over is an error (`marks.un
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -24,18 +24,18 @@ def hidden(
     text: str,
     family: Family,
     boundary: Kind | None,
+    whole: Callable[[Any, Span], bool],
 ) -> list[Span]:
     """The pieces that the library must not see; most turns have none. `boundary` is the kind of mark that an attempt
-    begins with, None if it isn't a token."""
+    begins with, None if it isn't a token; `whole` says of an attempt whether it can be read as one call."""
     found = []
     for attempt, span in attempts:
         within = inside(marks, span, after=True)
         bounds = [mark for mark in within if mark.kind == boundary]
         before = takewhile(lambda mark: mark.kind != "head", within) if family.head else ()
         crossed = any(mark.kind in (boundary, "close") for mark in before)
-        # An opening mark in a string of whole JSON is text.
-        whole = family.arguments is None and str(attempt.status) in ("ok", "unknown_tool")
-        if crossed or (bounds and not whole):
+        # An opening mark in a value of a whole call is text.
+        if crossed or (bounds and not whole(attempt, span)):
             found.append((span[0], bounds[-1].start if bounds else span[1]))
     if family.one_section:
         found += _between_sections(text, marks, [*thought, *(span for _, span in attempts)])

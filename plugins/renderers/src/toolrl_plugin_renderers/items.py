@@ -121,6 +121,16 @@ class Items:
         self._doubt(bodies, text, [span for _, span in attempts])
         return [self._body(body, text, tools, cut_off=body.span[1] >= cut) for body in bodies]
 
+    def whole(self, attempt: Any, text: str, span: Span, marks: Sequence[Mark], tools: Sequence[ToolSpec]) -> bool:
+        """Whether an attempt can be read as it stands."""
+        if self._family.arguments is None:
+            return str(attempt.status) in ("ok", "unknown_tool")
+        if str(attempt.status) == "unclosed_block":
+            return False
+        return all(
+            not body.kind and _NAME.match(body.name) for body in self._bodies(text, span, inside(marks, span), tools)
+        )
+
     def _stray(self, body: Body, text: str, end: int, marks: Sequence[Mark]) -> None:
         """Arguments behind a call's end are its own, or another one's: it doesn't run with those that it has."""
         stray = self._astray.match(text, end) if self._astray is not None and not body.kind else None
@@ -157,7 +167,8 @@ class Items:
 
     def _bodies(self, text: str, span: Span, within: Sequence[Mark], tools: Sequence[ToolSpec]) -> list[Body]:
         form = self._family.arguments
-        frame = [mark for mark in within[1:-1] if mark.kind in ("section", "unsection")]
+        sections = ("unsection",) if within[0].kind == "section" else ("section", "unsection")
+        frame = [mark for mark in within[1:-1] if mark.kind in sections]
         if isinstance(form, Pairs):
             own = [within[0], *(mark for mark in within if mark.kind == "part"), within[-1]]
             bodies = [read_pairs(form, text, span, own)]
@@ -208,6 +219,10 @@ class Items:
         return None if "{" in raw else "missing_arguments"
 
 
+_JSON_TYPES = frozenset(("null", "boolean", "integer", "number", "string", "array", "object"))
+"""What a schema may ask for; of other words (`float`) the library makes nothing either."""
+
+
 def _claim(bodies: Sequence[Body], outside: Sequence[int]) -> None:
     """Fail the calls behind arguments that begin `outside` of any: they are their own, or another one's."""
     end = 0
@@ -237,7 +252,8 @@ def _value(body: Body, key: str, schema: Mapping[str, Any]) -> Any:
     if key in body.text_keys:
         return text
     field = declared(schema, key)
-    if allowed_types(field, schema) and key not in body.json_keys:
+    types = allowed_types(field, schema)
+    if types and types <= _JSON_TYPES and key not in body.json_keys:
         return coerce(text, field, schema)[0]
     whole = text.strip(" \t\r\n")
     read = read_json(whole)

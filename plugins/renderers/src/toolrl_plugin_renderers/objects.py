@@ -1,11 +1,11 @@
 """Calls that are bare JSON objects, as Llama 3 writes them: `{"name": TOOL, "parameters": {…}}`.
 
 No mark shows where a call begins, so what is in an object decides. One whose `name` is a known tool and that has
-`parameters` or `arguments` is a call, wherever it stands: alone, behind words, in a code fence, several in a row. Alone
-in its turn or behind `<|python_tag|>` (Meta's mark for a call) it is also an attempt if the tool is unknown. Any other
-object is a JSON answer, and stays text. What was meant as a call and can't be read is an error: broken JSON that names
-a known tool, code behind `<|python_tag|>`, or one of the other forms that Llama was taught (`[TOOL(a=1)]`,
-`<function=TOOL>{…}`).
+`parameters` or `arguments` is a call, wherever it stands: alone, behind words, in a code fence, several in a row. If it
+begins its turn or follows `<|python_tag|>` (Meta's mark for a call), it is one for an unknown tool too, which the
+executor answers. Any other object is a JSON answer, and stays text. What was meant as a call and can't be read is an
+error: broken JSON that names a known tool, code behind `<|python_tag|>`, or one of the other forms that Llama was
+taught (`[TOOL(a=1)]`, `<function=TOOL>{…}`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _ARGUMENTS = re.compile(r'"(?:parameters|arguments)"\s*+:')
 _FENCE = re.compile(r"```\w*[ \t]*\n?\s*\Z")
 _FENCE_END = re.compile(r"\s*```")
 _BETWEEN = re.compile(r"[\s;,\[\]]*\Z")
+_BARE = frozenset(("name", "type", "id"))
+"""Keys of a call without arguments."""
 _NEAR = 2000
 """Characters of a broken object in which its tool's name is looked for."""
 _BEFORE = 64
@@ -57,7 +59,7 @@ class _Objects:
         self._found: list[Found] = []
         self._broken = 0
         self._from = 0
-        """Where the piece that is read began: the turn, or what follows a tag."""
+        """Where the turn, its last tag or its last attempt ended."""
         self._tag: Span | None = None
         """A tag behind which nothing was found yet."""
 
@@ -90,44 +92,45 @@ class _Objects:
         if self._tag is not None:
             item, self._tag = item._replace(span=(self._tag[0], item.span[1])), None
         self._found.append(item)
+        self._from = item.span[1]
         return item.span[1]
 
     def _object(self, at: int, *, tagged: bool) -> int:
         """Read the object at `at`; where to go on."""
         text = self._text
-        first = at - self._from < _BEFORE and not text[self._from : at].strip().removeprefix("[")
+        first = at - self._from < _BEFORE and _BETWEEN.match(text, self._from, at) is not None
         read = read_json(text, at)
         if not isinstance(read, JsonFault):
             value, end = read
-            alone = tagged or (first and not text[end:].strip().strip("]"))
-            item = self._judge(value, (at, end), alone=alone)
+            item = self._judge(value, (at, end), first=tagged or first, last=not text[end:].strip())
             return self._add(item._replace(span=self._fenced(item.span))) if item is not None else end
         self._broken += 1
         if self._broken > MAX_BROKEN:
             self._found += self._rest(at)
             return len(text)
         end = self._broken_end(read, at)
-        if self._meant(at, end, alone=tagged or first):
+        if self._meant(at, end, first=tagged or first):
             return self._add(Found(_trimmed(text, at, end), fault="invalid_json", body=text[at:end]))
         return at + 1
 
-    def _judge(self, value: Any, span: Span, *, alone: bool) -> Found | None:
+    def _judge(self, value: Any, span: Span, *, first: bool, last: bool) -> Found | None:
         """What an object is; None if it's an answer."""
         if not isinstance(value, Mapping):
             return None
         name = value.get("name")
         given = [key for key in ("parameters", "arguments") if key in value]
         known = isinstance(name, str) and name in self._names
-        if not (known or (alone and given) or self._form_of_others(value)):
+        bare = first and last and not self._names and value.keys() <= _BARE and isinstance(name, str)
+        if not (known or (first and given) or bare or self._form_of_others(value)):
             return None
         if "name" not in value:
             return Found(span, fault="missing_name")
-        if len(given) != 1 and (given or not value.keys() <= {"name", "type", "id"}):
-            if not alone and not given:
-                return None
-            return Found(span, name, fault="bad_arguments" if given else "missing_arguments")
-        if not given and not alone:
+        if not given and not (first and last):
             return None
+        if len(given) > 1:
+            return Found(span, name, fault="bad_arguments")
+        if not given and not value.keys() <= _BARE:
+            return Found(span, name, fault="missing_arguments")
         return Found(span, name, value[given[0]] if given else {})
 
     def _form_of_others(self, value: Mapping[str, Any]) -> bool:
@@ -136,13 +139,13 @@ class _Objects:
         name = function.get("name") if isinstance(function, Mapping) else function
         return isinstance(name, str) and name in self._names
 
-    def _meant(self, at: int, end: int, *, alone: bool) -> bool:
+    def _meant(self, at: int, end: int, *, first: bool) -> bool:
         """Whether broken JSON was meant as a call."""
         near = self._text[at : min(end, at + _NEAR)]
         named = _NAMED.search(near)
         known = named is not None and named[1] in self._names
         return known or (
-            alone and _ATTEMPT.match(near) is not None and (named is None or bool(_ARGUMENTS.search(near)))
+            first and _ATTEMPT.match(near) is not None and (named is None or bool(_ARGUMENTS.search(near)))
         )
 
     def _broken_end(self, fault: JsonFault, at: int) -> int:
@@ -154,7 +157,7 @@ class _Objects:
         """An error for all that is left if it may hold a call."""
         text = self._text
         while match := _ATTEMPT.search(text, at):
-            if self._meant(match.start(), len(text), alone=False):
+            if self._meant(match.start(), len(text), first=False):
                 return [Found(_trimmed(text, match.start(), len(text)), fault="malformed")]
             at = match.end()
         return []

@@ -123,9 +123,13 @@ class RenderersParser(ToolParser):
             # For GLM the library goes by the settings, whatever the prompt was.
             inside = next((mark.kind for mark in found if mark.kind in ("think", "unthink")), "unthink") == "unthink"
         thought = reading.thinking(text, found, [span for _, span in attempts], family, inside=inside)
+
+        def whole(attempt: Any, span: Span) -> bool:
+            return self._items.whole(attempt, text, span, found, tools)
+
         hidden: set[Span] = set()
         for last in (False, False, True):
-            more = framing.hidden(attempts, thought, found, text, family, self._marks.boundary)
+            more = framing.hidden(attempts, thought, found, text, family, self._marks.boundary, whole)
             if hidden.issuperset(more):
                 break
             if last:
@@ -144,24 +148,18 @@ class RenderersParser(ToolParser):
         self, text: str, found: Sequence[reading.Mark], read: _Read, tools: Sequence[ToolSpec], finish: Finish
     ) -> ParsedTurn:
         cut = len(text.rstrip()) if finish == "length" else len(text) + 1
-        spans = [span for _, span in read.attempts]
-        own: list[ToolCall | CallError] = []
+        own: list[ToolCall | CallError]
         if self._setup.family.arguments is not None:
             own = self._items.bare(read.attempts, text, found, tools, cut)
-        taken = [*spans, *(item.span for item in own), *read.thought]
+        else:
+            own = [self._items.item(each, text, span, tools, cut_off=span[1] >= cut) for each, span in read.attempts]
+        taken = [*(span for _, span in read.attempts), *(item.span for item in own), *read.thought]
         passed_over = [
             self._passed_over(kind, text, span, cut_off=span[1] >= cut)
             for kind, span in reading.unread(text, found, taken, self._setup.family)
         ]
-        if self._setup.family.arguments is None:
-            for attempt, span in read.attempts:
-                inner = reading.inside(found, span, after=True)
-                if passed_over and any(mark.kind == self._marks.boundary for mark in inner):
-                    # Text in a string as long as nothing lacks it.
-                    why = "an argument holds a mark, and another call of this turn lacks one"
-                    own.append(self._items.error("malformed", text, span, name=attempt.name, why=why))
-                else:
-                    own.append(self._items.item(attempt, text, span, tools, cut_off=span[1] >= cut))
+        if passed_over or any(isinstance(item, CallError) for item in own):
+            own = [self._doubted(item, text, found) for item in own]
         items = in_order(own, passed_over, text)
         frame = [(mark.start, mark.end) for mark in found if mark.kind in ("section", "unsection")]
         pieces = self._content([*frame, *read.thought, *(item.span for item in items)], text, read.content)
@@ -187,6 +185,15 @@ class RenderersParser(ToolParser):
             status="calls" if items else "final",
             content_spans=pieces,
         )
+
+    def _doubted(self, item: ToolCall | CallError, text: str, found: Sequence[reading.Mark]) -> ToolCall | CallError:
+        """A call of a turn in which something is wrong. An opening mark in one of its values is text as long as no
+        other call may lack it."""
+        inner = reading.inside(found, item.span, after=True)
+        if isinstance(item, CallError) or all(mark.kind != self._marks.boundary for mark in inner):
+            return item
+        why = "an argument holds a mark, and another call of this turn lacks one"
+        return self._items.error("malformed", text, item.span, name=item.name, why=why)
 
     def _passed_over(self, kind: str, text: str, span: Span, *, cut_off: bool) -> CallError:
         raw = text[slice(*span)].strip()
