@@ -108,6 +108,17 @@ def test_a_stop_inside_a_value_lets_generation_go_on():
     assert read(whole, stopped_by="</tool_call>") == [{"text": NOW}]
 
 
+def test_the_outer_opening_tag_alone_may_be_missing():
+    bare = function(value("a"))
+    turn = parse(f"So:\n{bare}\n</tool_call>\n{NOW}")
+    assert [item.arguments for item in turn.items] == [{"text": "a"}, {}]
+    assert turn.items[0].raw == f"{bare}\n</tool_call>"
+    assert turn.content.strip() == "So:"
+    assert read(f"{bare}{bare}\n</tool_call>") == [{"text": "a"}, {"text": "a"}]
+    assert read(f"{bare}\n</tool_call>\n</tool_call>") == [{"text": "a"}, "stray_close"]
+    assert read(f"{bare}\n", stopped_by="</tool_call>") == [{"text": "a"}]
+
+
 def test_several_functions_in_the_same_outer_tags_are_calls():
     first, last = function(value("a")), function(name="now")
     turn = parse(f"x<tool_call>\n{first}\n{last}\n{first}\n</tool_call>y{NOW}")

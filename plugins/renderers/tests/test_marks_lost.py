@@ -65,7 +65,7 @@ def test_no_call_runs_with_arguments_of_another(name: str, format_of: Any, parse
     marks = [match.span() for match in MARK.finditer(body) if match.group() not in thinking]
     places = sorted({place for span in marks for place in span})
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.sampled_from(marks), st.sampled_from(["lost", "doubled", "moved"]), st.sampled_from(places))
     def run(mark: tuple[int, int], change: str, place: int) -> None:
         start, end = mark
@@ -92,7 +92,7 @@ def test_text_arguments_come_back_to_the_character(name: str, format_of: Any, pa
     chat, parser = format_of(name), parser_of(name)
     thinks = chat.open([Message("user", "x")], TOOLS).in_thinking
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(TEXTS, TEXTS)
     def run(src: str, dst: str) -> None:
         call = ToolCall("move", {"src": src, "dst": dst}, id="functions.move:0")
@@ -103,3 +103,112 @@ def test_text_arguments_come_back_to_the_character(name: str, format_of: Any, pa
         assert read.arguments == call.arguments
 
     run()
+
+
+def read(name: str, parser_of: Any, text: str) -> list[Any]:
+    """The arguments of the calls in a turn, and the kinds of its errors."""
+    thinks = name in ("glm-4.5", "glm-5")
+    turn = parser_of(name).parse(f"</think>{text}" if thinks else text, tools=TOOLS, prefilled_thinking=thinks)
+    return [item.arguments if isinstance(item, ToolCall) else item.kind for item in turn.items]
+
+
+MOVE = "<tool_call><function=move><parameter=src>a</parameter></function>"
+SHOW = "<function=show><parameter=path>b</parameter></function></tool_call>"
+GLM_MOVE = "<tool_call>move<arg_key>src</arg_key><arg_value>a</arg_value>"
+GLM_SHOW = "<tool_call>show<arg_key>path</arg_key><arg_value>b</arg_value></tool_call>"
+KIMI = "<|tool_call_begin|>functions.{}:0<|tool_call_argument_begin|>{}"
+SECTION = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
+INVOKE = '<invoke name="show"><parameter name="path">b</parameter></invoke></minimax:tool_call>'
+DSML = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="show">{}</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("qwen3.5", f"{MOVE}<tool_call>{SHOW}", ["unclosed", {"path": "b"}]),
+        ("qwen3.5", f"<tool_call><function=move><tool_call>{SHOW}", ["unclosed", {"path": "b"}]),
+        ("qwen3.5", f"{MOVE}{SHOW}", [{"src": "a"}, {"path": "b"}]),
+        ("qwen3.5", f"{MOVE.removesuffix('</function>')}{SHOW}", ["malformed", {"path": "b"}]),
+        ("glm-5", f"{GLM_MOVE}{GLM_SHOW}", ["unclosed", {"path": "b"}]),
+        (
+            "minimax-m2",
+            f'<minimax:tool_call><invoke name="move"><parameter name="src">a</parameter>{INVOKE}',
+            ["malformed", {"path": "b"}],
+        ),
+        (
+            "qwen3",
+            '<tool_call>{"name": "move", "arguments": {"src": "a"}}'
+            '<tool_call>{"name": "show", "arguments": {"path": "b"}}</tool_call>',
+            ["unclosed", {"path": "b"}],
+        ),
+        (
+            "kimi-k2",
+            SECTION.format(KIMI.format("move", '{"src": "a"}') + KIMI.format("show", '{"path": "b"}<|tool_call_end|>')),
+            ["unclosed", {"path": "b"}],
+        ),
+        (
+            "kimi-k2",  # the first call lost what its name ends with
+            SECTION.format(
+                '<|tool_call_begin|>functions.move:0{"src": "a"}<|tool_call_end|>'
+                + KIMI.format("show", '{"path": "b"}<|tool_call_end|>')
+            ),
+            ["malformed", {"path": "b"}],
+        ),
+        # Keys and values.
+        (
+            "glm-5",
+            "<tool_call>move<arg_key>src</arg_key><arg_key>dst</arg_key><arg_value>b</arg_value></tool_call>",
+            ["malformed"],
+        ),
+        (
+            "laguna-m.1",
+            "<tool_call>move<arg_key>src</arg_key><arg_key>dst</arg_key><arg_value>b</arg_value></tool_call>",
+            ["malformed"],
+        ),
+        ("glm-5", "<tool_call>now<arg_value>b</arg_value></tool_call>", ["malformed"]),
+        ("glm-5", "<tool_call>move<arg_key>src</arg_key> so <arg_value>b</arg_value></tool_call>", ["malformed"]),
+        ("glm-5", "<tool_call>now</tool_call><arg_key>src</arg_key><arg_value>b</arg_value>", ["malformed"]),
+        (
+            "qwen3.5",
+            "<tool_call><function=move><parameter=src>\nx\n<parameter=dst>\ny\n</parameter></function></tool_call>",
+            ["malformed"],
+        ),
+        ("qwen3.5", MOVE.replace("</function>", "<parameter=src>b</parameter></function></tool_call>"), ["malformed"]),
+        ("minimax-m2", f"<minimax:tool_call>{INVOKE.replace('<parameter', 'so<parameter')}", ["malformed"]),
+        ("deepseek-v4", DSML.format('<｜DSML｜parameter name="path">a</｜DSML｜parameter>'), ["malformed"]),
+        (
+            "deepseek-v4",
+            DSML.format('<｜DSML｜parameter name="path" string="true">a</｜DSML｜parameter>'),
+            [{"path": "a"}],
+        ),
+        ("qwen3", '<tool_call>{"name": "move", "parameters": {"src": "a"}}</tool_call>', ["missing_arguments"]),
+        # Sections after the first are read, and what stands between them isn't.
+        ("kimi-k2", SECTION.format(KIMI.format("now", "{}<|tool_call_end|>")) * 2, [{}, {}]),
+        # Marks and tags in values of whole calls are text.
+        (
+            "qwen3",
+            '<tool_call>{"name": "move", "arguments": {"src": "<tool_call>"}}</tool_call>',
+            [{"src": "<tool_call>"}],
+        ),
+        ("glm-5", GLM_SHOW.replace(">b<", ">a <tool_call> b<"), [{"path": "a <tool_call> b"}]),
+        ("qwen3.5", f"<tool_call>{SHOW.replace('>b<', '>a <tool_call> b<')}", [{"path": "a <tool_call> b"}]),
+        (
+            "qwen3.5",
+            f"<tool_call>{SHOW.replace('>b<', '>f(<parameter=x>, <b>)<')}",
+            [{"path": "f(<parameter=x>, <b>)"}],
+        ),
+        (
+            "minimax-m2",
+            f"<minimax:tool_call>{INVOKE.replace('>b<', '> <a href=x>1</a> <')}",
+            [{"path": " <a href=x>1</a> "}],
+        ),
+        # Bare values by the schema, as Python writes them too.
+        (
+            "qwen3.6",
+            "<tool_call><function=show><parameter=depth>\n 3 \n</parameter></function></tool_call>",
+            [{"depth": 3}],
+        ),
+    ],
+)
+def test_what_is_read_of_broken_calls(name: str, text: str, expected: list[Any], parser_of: Any) -> None:
+    assert read(name, parser_of, text) == expected

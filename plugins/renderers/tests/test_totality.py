@@ -116,8 +116,14 @@ def hostile(name: str) -> list[tuple[str, str, str]]:
     family = FAMILIES[name]
     found = [("", mark, "") for mark in (*family.opens, *family.closes, *family.sections) if mark]
     close = (family.closes or (family.sections[1],))[0]
+    if family.bare_objects:
+        found += [("", piece, "") for piece in ('{"', '{"a": ', '{"name": "look", ', '{"name": "look"}; ')]
     more = {
-        "parameters": [("<tool_call><function=f>", "<parameter=a>", close), ("<tool_call>", "<function=", close)],
+        "parameters": [
+            ("<tool_call><function=f>", "<parameter=a>", close),
+            ("<tool_call>", "<function=", close),
+            ("<tool_call>", "<function=f><parameter=a>", close),
+        ],
         "keys": [("<tool_call>f", "<arg_key>a</arg_key>", close), ("<tool_call>f", "<arg_key>", close)],
         "invokes": [
             ("<minimax:tool_call>", '<invoke name="f">', close),

@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from toolrl.parsing import MAX_ITEMS
 from toolrl.types import Span
 from toolrl_common.parsing import JsonFault, read_json
 
@@ -56,6 +57,7 @@ class _Objects:
 
     def __init__(self, text: str, tags: Sequence[Span], names: Collection[str]) -> None:
         self._text, self._tags, self._names = text, tags, names
+        self._end = len(text.rstrip())
         self._found: list[Found] = []
         self._broken = 0
         self._from = 0
@@ -70,6 +72,8 @@ class _Objects:
         while True:
             while tag[0] < at:  # it stands in a string of an object that was read
                 tag = next(tags)
+            if len(self._found) > MAX_ITEMS:
+                return self._found
             match = _START.search(self._text, at, tag[0])
             if match is not None:
                 at = self._object(match.start(), tagged=tagged)
@@ -102,7 +106,7 @@ class _Objects:
         read = read_json(text, at)
         if not isinstance(read, JsonFault):
             value, end = read
-            item = self._judge(value, (at, end), first=tagged or first, last=not text[end:].strip())
+            item = self._judge(value, (at, end), first=tagged or first, last=end >= self._end)
             return self._add(item._replace(span=self._fenced(item.span))) if item is not None else end
         self._broken += 1
         if self._broken > MAX_BROKEN:
