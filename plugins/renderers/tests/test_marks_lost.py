@@ -118,6 +118,10 @@ GLM_MOVE = "<tool_call>move<arg_key>src</arg_key><arg_value>a</arg_value>"
 GLM_SHOW = "<tool_call>show<arg_key>path</arg_key><arg_value>b</arg_value></tool_call>"
 KIMI = "<|tool_call_begin|>functions.{}:0<|tool_call_argument_begin|>{}"
 SECTION = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
+DEEPSEEK = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>"
+    "<｜tool▁calls▁end｜>"
+)
 INVOKE = '<invoke name="show"><parameter name="path">b</parameter></invoke></minimax:tool_call>'
 DSML = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="show">{}</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
 
@@ -184,6 +188,7 @@ DSML = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="show">{}</｜DSML｜invo
         ("qwen3", '<tool_call>{"name": "move", "parameters": {"src": "a"}}</tool_call>', ["missing_arguments"]),
         # Sections after the first are read, and what stands between them isn't.
         ("kimi-k2", SECTION.format(KIMI.format("now", "{}<|tool_call_end|>")) * 2, [{}, {}]),
+        ("deepseek-v3", DEEPSEEK * 2, [{}, {}]),
         # Marks and tags in values of whole calls are text.
         (
             "qwen3",

@@ -18,7 +18,7 @@ from toolrl.parsing import MAX_ITEMS
 from toolrl.types import Span
 from toolrl_common.parsing import JsonFault, read_json
 
-MAX_BROKEN = 32
+MAX_BROKEN = 16
 """Objects of one turn that can't be read, each of which may cost a look at all that follows. What comes after them is
 one error if it may hold another call."""
 
