@@ -33,7 +33,7 @@ def hidden(
         within = inside(marks, span, after=True)
         bounds = [mark for mark in within if mark.kind == boundary]
         before = takewhile(lambda mark: mark.kind != "head", within) if family.head else ()
-        crossed = any(mark.kind in (boundary, "close") for mark in before)
+        crossed = any(mark.kind in (boundary, "close", "unthink") for mark in before)
         # An opening mark in a value of a whole call is text.
         if crossed or (bounds and not whole(attempt, span)):
             found.append((span[0], bounds[-1].start if bounds else span[1]))
