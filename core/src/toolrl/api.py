@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.building import check_trainable
+from toolrl.builtin.given_rows import is_dict_of_splits
 from toolrl.cli import evaluate as evaluate_command
 from toolrl.cli import rollout as rollout_command
 from toolrl.cli import train as train_command
@@ -104,7 +105,8 @@ def _merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(tree)
     for key, value in over.items():
         below = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping) and "use" not in value:
+        is_section = isinstance(value, Mapping) and "use" not in value and not is_dict_of_splits(value)
+        if is_section and isinstance(below, Mapping):
             merged[key] = _merged(below, value)
         else:
             merged[key] = value

@@ -71,3 +71,5 @@ class Message:
     """For role `tool`: the tool that answered."""
     reasoning: str | None = None
     """For role `assistant`: the text of its thinking block."""
+    trained: bool = True
+    """For role `assistant`: whether fine-tuning has it in the loss; a row says it by `weight`."""

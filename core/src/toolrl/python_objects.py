@@ -3,7 +3,7 @@
     tools       a function with type hints, with or without `@tool`, a `Tool` class, a toolset
     rewards     a function of an episode that returns a number, a `Score`, or whether the answer is correct; an object
                 that follows `Reward`
-    data        a list of dicts, a `datasets.Dataset`, a list of `Task`
+    data        a list of dicts, a `datasets.Dataset`, a data frame or an Arrow table, a list of `Task`
     all others  an object that follows the protocol of its kind, or a class or factory `(options, context)`
 
 The objects become components of a plugin `python-objects` that belongs to the run alone.
@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from toolrl.builtin.datasets import FileDataset
+from toolrl.builtin.given_rows import HINT, check_not_splits, given_rows
 from toolrl.builtin.options import FieldMapping, Options
-from toolrl.builtin.rows import FileRows, JoinedRows, Row
+from toolrl.builtin.rows import FileRows, JoinedRows
 from toolrl.component import Component
 from toolrl.config.components import config_sections
-from toolrl.errors import ConfigError, DataError
+from toolrl.errors import ConfigError
 from toolrl.kinds import KINDS
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry
@@ -93,6 +93,8 @@ def _named(value: Any, kind: str, where: str, found: Components) -> Any:
     """What stands for a value in a config: itself, unless it is an object or names one."""
     if isinstance(value, Mapping) and "use" in value:
         return {**value, "use": _named(value["use"], kind, where, found)}
+    if kind == "datasets" and isinstance(value, Mapping):
+        check_not_splits(value, where)
     if value is None or isinstance(value, str | Mapping):
         return value
     try:
@@ -167,38 +169,16 @@ class RowsOptions(Options):
     fields: FieldMapping = Field(default_factory=FieldMapping, description="The columns of a row's fields.")
 
 
-def _has_rows(value: Any) -> bool:
-    return hasattr(value, "__len__") and hasattr(value, "__getitem__") and not isinstance(value, str | Mapping)
-
-
 def _rows(value: Any, where: str) -> Any:
     """A factory of a task source. Raises ConfigError for what has no rows."""
-    hint = "Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, or a list of Task."
-    if not _has_rows(value):
-        raise ConfigError(f"{where}: a {type(value).__name__} has no length and no rows by index", hint=hint)
-    if len(value) and isinstance(value[0], Task):
-        return lambda options, context: value
-    if len(value) and not isinstance(value[0], Mapping):
-        raise ConfigError(f"{where}: row 0 is a {type(value[0]).__name__}, expected a dict or a Task", hint=hint)
+    rows = given_rows(value, where)
+    if not isinstance(rows, FileRows):
+        if len(rows) and not isinstance(rows[0], Task):
+            kind = type(rows[0]).__name__
+            raise ConfigError(f"{where}: row 0 is a {kind}, expected a dict or a Task", hint=HINT)
+        return lambda options, context: rows
 
     def source(options: RowsOptions, context: Any) -> FileDataset:
-        return FileDataset(JoinedRows([_GivenRows(value, where)]), options.fields)
+        return FileDataset(JoinedRows([rows]), options.fields)
 
     return source
-
-
-class _GivenRows(FileRows):
-    """Rows that are at hand."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]], where: str) -> None:
-        super().__init__(Path(where.rpartition(".")[2]))
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: int) -> Row:
-        row = self._rows[index]
-        if not isinstance(row, Mapping):
-            raise DataError(f"a row is a {type(row).__name__}, expected a dict", where=self.where(index))
-        return {name: value for name, value in row.items() if value is not None}

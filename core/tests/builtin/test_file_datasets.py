@@ -145,6 +145,8 @@ class TestRows:
                     ],
                 },
                 {"role": "tool", "content": "408", "tool_call_id": "c1", "name": "calculator"},
+                {"role": "tool", "content": "0", "name": "calculator"},
+                {"role": "tool", "content": "noon"},
                 {"role": "assistant", "content": "408"},
             ]
         }
@@ -161,6 +163,8 @@ class TestRows:
                 ),
             ),
             Message("tool", "408", tool_call_id="c1", name="calculator"),
+            Message("tool", "0", name="calculator"),
+            Message("tool", "noon"),
             Message("assistant", "408"),
         )
 

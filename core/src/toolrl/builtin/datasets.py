@@ -1,27 +1,34 @@
 """Data sets `jsonl` and `parquet`: rows of files as tasks.
 
-A row needs messages or a prompt; the options' `fields` name these and the other columns. Messages are in the OpenAI
-form, tool calls included, so a file may hold demonstrations. Images stand in a list of their own, and the messages say
-where by `<image>` or a part of type `image`. A field that is null counts as absent.
+A row needs messages or a prompt; the options' `fields` name these and the other columns. Messages are read by
+`toolrl.chat.conversation`, tool calls included, so a file may hold demonstrations. Images stand in a list of their own,
+and the messages say where by `<image>` or a part of type `image`. A field that is null counts as absent. A column that
+looks like a field and isn't one is remarked on.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.options import FieldMapping, FileDatasetOptions
 from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, find_files, open_rows
+from toolrl.chat.conversation import read_messages
+from toolrl.chat.message_reading import read_object, short
+from toolrl.chat.row_remarks import remark
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
-from toolrl.types import IMAGE_MARK, Media, Message, Task, ToolCall
+from toolrl.types import IMAGE_MARK, Media, Message, Task
 
-ROLES = ("system", "user", "assistant", "tool")
 SELECTION = "tool_selection"
 """The column that selects tools where `tools` doesn't."""
+_LOOKED_AT = 1000
+"""Rows that tell what a column of lists holds, if a row has an empty one."""
 STAGES = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 
 
@@ -34,8 +41,9 @@ class FileDataset:
         self._environment = environment
         self._named = fields.model_fields_set
         self._question = [field for field in ("messages", "prompt") if field in self._named] or ["messages", "prompt"]
-        paths = (getattr(fields, name) for name in type(fields).model_fields)
-        self._used = {path.partition(".")[0] for path in paths if path is not None}
+        paths = ((name, getattr(fields, name)) for name in type(fields).model_fields)
+        unread = {"messages", "prompt"} - set(self._question)
+        self._used = {path.partition(".")[0] for name, path in paths if path is not None and name not in unread}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -75,15 +83,17 @@ class FileDataset:
         return value
 
     def _messages(self, row: Row) -> tuple[Message, ...]:
-        for field in self._question:
-            value = self._get(row, field)
-            if value is not None:
-                path = getattr(self._fields, field)
-                return (Message("user", value),) if isinstance(value, str) else read_messages(value, path)
-        raise _bad(
-            f"neither {self._fields.messages!r} nor {self._fields.prompt!r} is there; the row has: {', '.join(row)}",
-            "Name the question's column, for example `fields: {prompt: question}`.",
-        )
+        there = [field for field in self._question if self._get(row, field) is not None]
+        if not there:
+            raise _bad(
+                f"neither {self._fields.messages!r} nor {self._fields.prompt!r} is there; the row has: {', '.join(row)}",
+                "Name the question's column, for example `fields: {prompt: question}`.",
+            )
+        path, *others = (getattr(self._fields, field) for field in there)
+        for other in others:
+            text = f"{path!r} is read and {other!r} isn't; `fields: {{{other}: {other}}}` reads that one"
+            remark("question.both", text)
+        return read_messages(self._get(row, there[0]), path)
 
     def _with_images(self, messages: tuple[Message, ...], row: Row, folder: Path) -> tuple[Message, ...]:
         value = self._get(row, "images")
@@ -92,22 +102,39 @@ class FileDataset:
         path = self._fields.images
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             if "images" not in self._named:
-                return messages  # the column holds something else
-            raise _bad(f"{path!r} is {_short(value)}, expected a list of images")
+                remark("images.other", f"{path!r} is {short(value)}, no list of images: the model doesn't see it")
+                return messages
+            raise _bad(f"{path!r} is {short(value)}, expected a list of images")
         if not value:
             return messages
         images = [read_image(item, f"{path}[{index}]", folder) for index, item in enumerate(value)]
         return place_images(messages, images, path)
 
     def _tools(self, row: Row) -> tuple[str, ...] | None:
-        path, value = self._fields.tools, self._get(row, "tools")
-        if "tools" not in self._named and not _is_names(value):
-            path, value = SELECTION, row.get(SELECTION)  # the column `tools` may hold something else, such as schemas
+        path, value = self._fields.tools, _decoded_list(self._get(row, "tools"))
+        if "tools" not in self._named:
+            if _is_schemas(value) or (value == [] and self._holds_schemas):
+                remark("tools.schemas", f"{path!r} holds schemas, which aren't read: the environment has the tools")
+                value = None
+            elif value is not None and not _is_names(value):
+                remark("tools.other", f"{path!r} is {short(value)}, no list of tool names: it selects no tools")
+                value = None
+            if value is None:
+                path, value = SELECTION, _decoded_list(row.get(SELECTION))
             if value is None:
                 return None
         if not _is_names(value):
-            raise _bad(f"{path!r} is {_short(value)}, expected a list of tool names")
+            raise _bad(f"{path!r} is {short(value)}, expected a list of tool names")
         return tuple(value)
+
+    @cached_property
+    def _holds_schemas(self) -> bool:
+        """Whether the column `tools` holds schemas in the first row in which it isn't empty."""
+        for index in range(min(_LOOKED_AT, len(self._rows))):
+            with suppress(DataError):  # that row tells of it when it is read
+                if value := _decoded_list(self._get(self._rows[index], "tools")):
+                    return _is_schemas(value)
+        return False
 
     def _tools_kwargs(self, row: Row) -> dict[str, dict[str, Any]]:
         return read_tools_kwargs(self._get(row, "tools_kwargs"), self._fields.tools_kwargs)
@@ -134,6 +161,24 @@ def parquet(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
 
 def _is_names(value: Any) -> bool:
     return not isinstance(value, str) and isinstance(value, Sequence) and all(isinstance(item, str) for item in value)
+
+
+def _is_schemas(value: Any) -> bool:
+    """Whether it is a list of tools' schemas, in OpenAI's form or a plain one with a name."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        return False
+    return all(isinstance(item, Mapping) for item in value)
+
+
+def _decoded_list(value: Any) -> Any:
+    """A list that is stored as JSON text, as CSV files do; anything else as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            read = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return read if isinstance(read, list) else value
+    return value
 
 
 def place_images(messages: Sequence[Message], images: Sequence[Media], path: str = "images") -> tuple[Message, ...]:
@@ -165,7 +210,7 @@ def read_image(value: Any, path: str, folder: Path) -> Media:
         return Media("image", data)
     if isinstance(data, str) and data:
         return Media("image", str(folder / data))
-    raise _bad(f"{path!r} is {_short(value)}, expected a path, or an object with 'bytes' or 'path'")
+    raise _bad(f"{path!r} is {short(value)}, expected a path, or an object with 'bytes' or 'path'")
 
 
 def read_tools_kwargs(value: Any, path: str) -> dict[str, dict[str, Any]]:
@@ -180,70 +225,6 @@ def read_tools_kwargs(value: Any, path: str) -> dict[str, dict[str, Any]]:
     return given
 
 
-def read_messages(value: Any, path: str = "messages") -> tuple[Message, ...]:
-    """Messages in the OpenAI form. Raises DataError, which names the place within the row."""
-    if isinstance(value, Mapping) or not isinstance(value, Sequence) or not value:
-        raise _bad(f"{path!r} is {_short(value)}, expected a text or a list of messages")
-    return tuple(_message(item, f"{path}[{index}]") for index, item in enumerate(value))
-
-
-def _message(item: Any, path: str) -> Message:
-    if not isinstance(item, Mapping):
-        raise _bad(f"{path!r} is {_short(item)}, expected an object with 'role' and 'content'")
-    role = item.get("role")
-    if role not in ROLES:
-        raise _bad(f"'{path}.role' is {_short(role)}, expected one of {', '.join(ROLES)}")
-    calls = item.get("tool_calls")
-    if calls is not None and (isinstance(calls, str | Mapping) or not isinstance(calls, Sequence)):
-        raise _bad(f"'{path}.tool_calls' is {_short(calls)}, expected a list")
-    if calls and role != "assistant":
-        raise _bad(f"'{path}.tool_calls': only an assistant message has calls, this one is from {role!r}")
-    return Message(
-        role=role,
-        content=_content(item.get("content"), f"{path}.content"),
-        tool_calls=tuple(_call(call, f"{path}.tool_calls[{index}]") for index, call in enumerate(calls or ())),
-        tool_call_id=_text(item, "tool_call_id", path),
-        name=_text(item, "name", path),
-        reasoning=_text(item, "reasoning_content", path) or _text(item, "reasoning", path),
-    )
-
-
-def _content(value: Any, path: str) -> str:
-    """Text, nothing, or a list of parts, in which an image is `<image>`."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, Sequence):
-        return "".join(_parts(value, path))
-    raise _bad(f"{path!r} is {_short(value)}, expected a text")
-
-
-def _parts(parts: Sequence[Any], path: str) -> Iterator[str]:
-    for index, part in enumerate(parts):
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind == "image":
-            yield IMAGE_MARK
-        elif kind == "text" and isinstance(part.get("text"), str):
-            yield part["text"]
-        else:
-            raise _bad(f"'{path}[{index}]' is {_short(part)}, expected a part of type 'text' or 'image'")
-
-
-def _call(item: Any, path: str) -> ToolCall:
-    function = item.get("function", item) if isinstance(item, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
-        raise _bad(f"{path!r} is {_short(item)}, expected {{'function': {{'name': …, 'arguments': …}}}}")
-    arguments = read_object(function.get("arguments"), f"{path}.function.arguments")
-    return ToolCall(name, arguments, id=_text(item, "id", path) or "")
-
-
-def _text(item: Mapping[str, Any], key: str, path: str) -> str | None:
-    value = item.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    raise _bad(f"'{path}.{key}' is {_short(value)}, expected a text")
-
-
 def _mapping(value: Any) -> Mapping[str, Any]:
     """An object, also one that is stored as JSON text; empty for anything else."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
@@ -252,26 +233,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
         except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, Mapping) else {}
-
-
-def read_object(value: Any, path: str) -> dict[str, Any]:
-    """An object, or one as JSON text; empty for null. Raises DataError, which names the place within the row."""
-    if value is None:
-        return {}
-    read = value
-    if isinstance(value, str):
-        try:
-            read = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise _bad(f"{path!r} is {_short(value)}, expected an object or its JSON text: {error}") from None
-    if not isinstance(read, Mapping):
-        raise _bad(f"{path!r} is {_short(value)}, expected an object")
-    return dict(read)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _bad(message: str, hint: str | None = None) -> DataError:

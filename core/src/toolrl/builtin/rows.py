@@ -21,6 +21,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import SAVE_AS_UTF8, DataError
 
 Row = dict[str, Any]
@@ -136,13 +137,27 @@ def _open(path: Path) -> BinaryIO:
 def _from_json(text: bytes, hint: str) -> Any:
     """Raises DataError, without the text's place."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_without_duplicates)
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         what = f"not UTF-8: byte 0x{byte:02x} at column {error.start + 1}"
         raise DataError(what, hint=SAVE_AS_UTF8) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"not JSON: {error}", hint=hint) from None
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, of which plain JSON takes the last of two equal keys. Raises DataError."""
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _twice("key", names)
+    return read
+
+
+def _twice(what: str, names: Sequence[str]) -> DataError:
+    found = dict.fromkeys(name for name in names if names.count(name) > 1)
+    return DataError(f"duplicate {what} {', '.join(map(repr, found))}", hint="Rename one, or leave it out.")
 
 
 class JsonRows(FileRows):
@@ -223,6 +238,7 @@ class JoinedRows:
     def __init__(self, files: Sequence[FileRows], limit: int | None = None) -> None:
         self._files = files
         self._limit = limit
+        self._remarks = Remarks()
 
     def __len__(self) -> int:
         total = self._ends[-1] if self._ends else 0
@@ -233,10 +249,11 @@ class JoinedRows:
         return file[row]
 
     def read(self, index: int, make: Callable[[Row], T]) -> T:
-        """What `make` makes of a row. Raises its DataError, with the row's place."""
+        """What `make` makes of a row. Raises its DataError, with the row's place, which remarks get too."""
         row = self[index]
         try:
-            return make(row)
+            with self._remarks.on_row(lambda: self.where(index)):
+                return make(row)
         except DataError as error:
             raise DataError(error.message, where=self.where(index), hint=error.hint) from None
 
@@ -265,12 +282,29 @@ class JoinedRows:
 
 
 def table_row(table: Any, index: int, where: str) -> Row:
-    """A row of an Arrow table, without its nulls. Raises DataError for broken JSON, which names the place."""
-    (row,) = table.slice(index, 1).to_pylist()
+    """A row of an Arrow table, without its nulls. Raises DataError for broken JSON and duplicate columns, which names
+    the place."""
     try:
+        _check_names(table.schema)
+        (row,) = table.slice(index, 1).to_pylist()
         return {name: _decoded(value, table.field(name)) for name, value in row.items() if value is not None}
+    except DataError as error:
+        raise DataError(error.message, where=where, hint=error.hint) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"a value of a JSON column isn't JSON: {error}", where=where) from None
+
+
+def _check_names(fields: Any) -> None:
+    """Raises DataError for a schema, or a struct inside of it, in which a name stands twice."""
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        raise _twice("column", names)
+    for field in fields:
+        kind = getattr(field.type, "storage_type", field.type)
+        while hasattr(kind, "value_field"):
+            kind = kind.value_field.type
+        if hasattr(kind, "get_field_index"):  # a struct
+            _check_names([kind.field(index) for index in range(kind.num_fields)])
 
 
 def _decoded(value: Any, field: Any) -> Any:

@@ -64,10 +64,10 @@ def _check(args: argparse.Namespace) -> int:
             uses[site.kind].append(qualified)
     if args.load:
         _build(loaded, registry)
-    if args.data:
-        _read_rows(loaded, registry)
+    found = _read_rows(loaded, registry) if args.data else []
     needs = [f"a run is refused here: {line}" for line in missing_files(loaded.config, registry)]
-    notes = [loaded.hide(note) for note in (*(f"note: {line}" for line in remarks(loaded.config, registry)), *needs)]
+    said = (f"note: {line}" for line in (*remarks(loaded.config, registry), *found))
+    notes = [loaded.hide(note) for note in (*said, *needs)]
     if args.json:
         ok = not (args.strict and notes)
         print_json({"ok": ok, "config": loaded.source, "components": uses, "notes": notes})
@@ -79,22 +79,27 @@ def _check(args: argparse.Namespace) -> int:
     return 1 if args.strict and notes else 0
 
 
-def _read_rows(loaded: LoadedConfig, registry: Registry) -> None:
-    """Read every row of every data set. Raises ConfigError that names the bad ones; where data.bad_rows is skip, only
-    where a data set has no other."""
+def _read_rows(loaded: LoadedConfig, registry: Registry) -> list[str]:
+    """Read every row of every data set; gives the remarks on them. Raises ConfigError that names the bad ones; if
+    data.bad_rows is skip, only if a data set has no other."""
+    from toolrl.chat.row_remarks import collected, notes
     from toolrl.config.remarks import DATA
     from toolrl.loop.data import CheckedTasks, described
     from toolrl.preflight import build_datasets, run_directory
 
     directory = run_directory(loaded.config).absolute()
-    sources = build_datasets(registry, loaded.config, directory, dict.fromkeys(DATA, False))
-    problems = []
-    for where, source in sources.items():
-        if isinstance(source, CheckedTasks) and (bad := source.bad()):
-            problems.append(f"{where}: {len(bad)} of {len(source)} rows are bad: {described(bad)}")
+    problems: list[str] = []
+    lines: list[str] = []
+    for where in DATA:
+        with collected() as found:
+            for source in build_datasets(registry, loaded.config, directory, {where: False}).values():
+                if isinstance(source, CheckedTasks) and (bad := source.bad()):
+                    problems.append(f"{where}: {len(bad)} of {len(source)} rows are bad: {described(bad)}")
+        lines += [f"{where}: {line}" for line in notes(found)]
     if problems:
         hint = "`data: {bad_rows: skip}` leaves bad rows out of a run."
         raise ConfigError(problems, where=loaded.source, hint=hint)
+    return lines
 
 
 def _build(loaded: LoadedConfig, registry: Registry) -> None:

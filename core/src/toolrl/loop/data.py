@@ -6,9 +6,12 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
+from toolrl.chat.conversation import check_demonstration, check_question, read_messages
+from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import DataError, ToolrlError
 from toolrl.protocols import TaskSource
 from toolrl.rollouts.environment import pick_environment
@@ -33,34 +36,52 @@ SHOWN = 20
 """Bad rows that a message names."""
 
 
+DEMONSTRATIONS = "sft.data"
+"""The data set whose messages hold the assistant's turns. Those of other data sets end with a question."""
+
+
 class CheckedTasks:
     """Tasks of a data set. One that can't be read, whatever its plugin raises for it, or that no run can take, is a
-    DataError with its place."""
+    DataError with its place. Remarks on rows are logged, each kind once."""
 
     def __init__(self, source: TaskSource, environments: Mapping[str, Any], where: str) -> None:
         """`environments` by name, as the config has them; `where` is the data set's place there."""
         self._source = source
         self._environments = environments
         self._where = where
+        self._remarks = Remarks()
 
     def __len__(self) -> int:
         return len(self._source)
 
     def __getitem__(self, index: int) -> Task:
         try:
-            task = self._source[index]
-            pick_environment(self._environments, task)
-            _check_depth(task)
+            with self._remarks.on_row(lambda: self._place(index)):
+                task = self._source[index]
+                pick_environment(self._environments, task)
+                _check_depth(task)
+                return self._with_messages(task)
         except Exception as error:
             message, hint = f"the row can't be read: {type(error).__name__}: {error}", None
             if isinstance(error, ToolrlError):
                 if error.where is not None:
                     raise
                 message, hint = error.message, error.hint
-            place = getattr(self._source, "where", None)
-            where = place(index) if callable(place) else f"{self._where}, row {index} (counted from 0)"
-            raise DataError(message, where=where, hint=hint) from error
-        return task
+            raise DataError(message, where=self._place(index), hint=hint) from error
+
+    def _place(self, index: int) -> str:
+        place = getattr(self._source, "where", None)
+        return str(place(index)) if callable(place) else f"{self._where}, row {index} (counted from 0)"
+
+    def _with_messages(self, task: Task) -> Task:
+        """The task with its messages checked, which a data set may have made itself. An environment may open a task
+        without messages. Raises DataError."""
+        messages = read_messages(task.messages) if task.messages else ()
+        if self._where == DEMONSTRATIONS:
+            check_demonstration(messages)
+        else:
+            check_question(messages)
+        return task if messages == task.messages else replace(task, messages=messages)
 
     def bad(self) -> dict[int, ToolrlError]:
         """What is wrong with each bad row. Reads all."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from toolrl.builtin.datasets import place_images, read_messages
+from toolrl.builtin.datasets import place_images
 from toolrl.builtin.rows import Row
+from toolrl.chat.conversation import read_messages
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task

@@ -6,28 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.datasets import FileDataset
-from toolrl.builtin.rows import FileRows, JoinedRows, Row, table_row
+from toolrl.builtin.given_rows import ArrowRows
+from toolrl.builtin.rows import JoinedRows
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl_plugin_huggingface.options import BUILDERS, HuggingFaceOptions
 
 BATCH = 256
 """Rows that streaming reads at once."""
-
-
-class ArrowRows(FileRows):
-    """Rows of a `datasets.Dataset`, as Arrow has them: images as bytes or path, null fields left out."""
-
-    def __init__(self, dataset: Any, path: Path) -> None:
-        """`path` names the rows; relative paths of images start at its parent."""
-        super().__init__(path)
-        self._dataset = dataset.with_format("arrow")
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> Row:
-        return table_row(self._dataset[index : index + 1], 0, self.where(index))
 
 
 def load(options: HuggingFaceOptions, context: BuildContext) -> FileDataset:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolrl.builtin.datasets import read_messages
+from toolrl.chat.conversation import read_messages
 from toolrl.builtin.rows import JoinedRows, Row, find_files, open_rows
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext

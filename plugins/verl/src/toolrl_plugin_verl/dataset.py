@@ -23,8 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from toolrl.builtin.datasets import read_messages, read_object, read_tools_kwargs
+from toolrl.builtin.datasets import read_tools_kwargs
 from toolrl.builtin.rows import JoinedRows, find_files, open_rows
+from toolrl.chat.conversation import read_messages
+from toolrl.chat.message_reading import read_object
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, Task
