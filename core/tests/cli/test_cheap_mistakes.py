@@ -135,7 +135,7 @@ def test_a_model_in_the_hubs_cache_needs_no_hub(started: Any, tmp_path: Path) ->
 
 
 def test_all_rows_are_read_on_demand(started: Any, tmp_path: Path) -> None:
-    assert started(["config", "check", "--data"]).returncode == 0
+    assert started(["config", "check", "--data"], "sft=null").returncode == 0
     good = '{"prompt": "2+2"}'
     bad = [
         '{"prompt": "2+',

@@ -83,17 +83,28 @@ class FileDataset:
         return value
 
     def _messages(self, row: Row) -> tuple[Message, ...]:
+        fields = self._fields
         there = [field for field in self._question if self._get(row, field) is not None]
         if not there:
             raise _bad(
-                f"neither {self._fields.messages!r} nor {self._fields.prompt!r} is there; the row has: {', '.join(row)}",
+                f"neither {fields.messages!r} nor {fields.prompt!r} is there; the row has: {', '.join(row)}",
                 "Name the question's column, for example `fields: {prompt: question}`.",
             )
-        path, *others = (getattr(self._fields, field) for field in there)
+        path, *others = (getattr(fields, field) for field in there)
         for other in others:
             text = f"{path!r} is read and {other!r} isn't; `fields: {{{other}: {other}}}` reads that one"
             remark("question.both", text)
-        return read_messages(self._get(row, there[0]), path)
+        messages = read_messages(self._get(row, there[0]), path)
+        return messages if fields.context is None else self._with_context(messages, row)
+
+    def _with_context(self, messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
+        """The messages, with the row's context after the text of the last one."""
+        path, text = self._fields.context, self._get(row, "context", optional=True)
+        if text in (None, ""):
+            return messages
+        if not isinstance(text, str) or messages[-1].role != "user":
+            raise _bad(f"{path!r} is {short(text)}, expected a text that follows a user's message (fields.context)")
+        return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n\n{text}"))
 
     def _with_images(self, messages: tuple[Message, ...], row: Row, folder: Path) -> tuple[Message, ...]:
         value = self._get(row, "images")

@@ -3,7 +3,7 @@
 | given | read |
 |---|---|
 | a list, or another sequence, of dicts | by index |
-| a `datasets.Dataset`, a pyarrow table, a polars frame | as a parquet file: nulls that fill up Arrow's columns are absent |
+| a `datasets.Dataset`, a pyarrow table, a polars frame | as a parquet file: nulls are absent |
 | a pandas frame | by index; NaN, NaT and NA are absent |
 
 A `datasets.Dataset` whose rows a function of the user's transforms is read by index.

@@ -14,11 +14,16 @@ class Options(BaseModel):
 class FieldMapping(Options):
     """The columns of a row's fields: a name, or a dotted path into nested objects, `reward_model.ground_truth`.
 
-    A field that is named here has to be in each row; one left at its default may be missing.
+    A field that is named here has to be in each row, except `context`; one left at its default may be missing.
     """
 
     messages: str = Field("messages", min_length=1, description="A list of chat messages; used if the row has it.")
     prompt: str = Field("prompt", min_length=1, description="Else this: a question as text, or a list of messages.")
+    context: str | None = Field(
+        None,
+        min_length=1,
+        description="A text that follows the question after a blank line, such as Alpaca's `input`; may be empty.",
+    )
     answer: str = Field("answer", min_length=1, description="The ground truth.")
     images: str = Field(
         "images",

@@ -18,7 +18,9 @@ from toolrl.chat.row_remarks import remark
 from toolrl.errors import DataError
 from toolrl.types import Message, ToolCall
 
-_LIKE_MESSAGES = re.compile(r"""['"](?:role|from)['"]\s*:\s*['"](?:system|developer|user|human|assistant|gpt|tool)['"]""")
+_LIKE_MESSAGES = re.compile(
+    r"""['"](?:role|from)['"]\s*:\s*['"](?:system|developer|user|human|assistant|gpt|tool)['"]"""
+)
 
 
 def read_messages(value: Any, path: str = "messages") -> tuple[Message, ...]:
@@ -45,9 +47,7 @@ def _from_text(text: str, path: str) -> list[Any] | None:
         if _LIKE_MESSAGES.search(bare) is None:
             return None
         hint = "Write the column as JSON: json.dumps(messages), not str(messages)."
-        raise DataError(
-            f"{path!r} is {short(text)}, a list of messages that isn't JSON: {error}", hint=hint
-        ) from None
+        raise DataError(f"{path!r} is {short(text)}, a list of messages that isn't JSON: {error}", hint=hint) from None
     spoken = all(isinstance(item, dict) and ("role" in item or {"from", "value"} <= set(item)) for item in read)
     return read if spoken else None
 
@@ -127,8 +127,31 @@ def _by_call(calls: Sequence[ToolCall], answers: Sequence[Message], path: str, t
     missing = [index for index in range(len(calls)) if index not in found]
     if missing:
         index = missing[0]
-        raise DataError(f"'{path}[{turn}].tool_calls[{index}]' ({calls[index].name}) has no answer before the next turn")
+        raise DataError(
+            f"'{path}[{turn}].tool_calls[{index}]' ({calls[index].name}) has no answer before the next turn"
+        )
     return [found[index] for index in range(len(calls))]
+
+
+def in_call_order(messages: Sequence[Message]) -> list[Message]:
+    """The messages of a request, with the answers to a turn's calls in the order of the calls if the ids tell it.
+    Refuses nothing: clients may leave answers out."""
+    ordered: list[Message] = []
+    places: dict[str | None, int] = {}
+    for message in messages:
+        start = len(ordered)
+        if message.role == "tool" and message.tool_call_id in places:
+            while start and ordered[start - 1].role == "tool" and _later(ordered[start - 1], message, places):
+                start -= 1
+        elif message.role != "tool":
+            places = {call.id: place for place, call in enumerate(message.tool_calls) if call.id}
+        ordered.insert(start, message)
+    return ordered
+
+
+def _later(one: Message, other: Message, places: Mapping[str | None, int]) -> bool:
+    """Whether an answer belongs to a later call than another one."""
+    return places.get(one.tool_call_id, -1) > places[other.tool_call_id]
 
 
 # What a conversation may be used for.

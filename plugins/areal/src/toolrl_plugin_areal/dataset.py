@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolrl.chat.conversation import read_messages
 from toolrl.builtin.rows import JoinedRows, Row, find_files, open_rows
+from toolrl.chat.conversation import read_messages
+from toolrl.chat.row_remarks import remark
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
@@ -49,7 +50,9 @@ class ArealTirData:
         value = row.get(name)
         if value is None:
             raise _bad(f"it has no `messages`; it has: {', '.join(row)}")
-        messages = (Message("user", value),) if isinstance(value, str) else read_messages(value, name)
+        if name == "messages" and row.get("prompt") is not None:
+            remark("question.both", "'messages' is read and 'prompt' isn't")
+        messages = read_messages(value, name)
         messages = tuple(message for message in messages if message.role != "system")  # AReaL's own prompt replaces it.
         if not messages:
             raise _bad(f"`{name}` asks nothing: it holds a system message alone")

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
+from toolrl.chat.conversation import check_question, read_messages
+from toolrl.chat.row_remarks import Remarks
 from toolrl.cli.common import add_run_arguments, read, run_job
 from toolrl.cli.session import run_to_end
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext, Command, Outcome, StepReport
 from toolrl.types import Episode, Task
-from toolrl_plugin_gateway.chat_completions import error, read_messages
+from toolrl_plugin_gateway.chat_completions import error
 from toolrl_plugin_gateway.dialect import Json, RefusedError, read_object
 from toolrl_plugin_gateway.harness import MODEL, AgentError, GatewayHarness, describe
 from toolrl_plugin_gateway.options import HarnessOptions
@@ -93,6 +95,7 @@ class EpisodeServer(GatewayHarness):
         self._runner = cast("GroupSource", assembly.runner)  # One rank, which samples itself.
         self._gate = self._runner.gate()
         self._numbers = count()
+        self._remarks = Remarks()
         self._begun: dict[str, asyncio.Future[Session]] = {}
         """By the episode's id in its run."""
         self._playing: dict[str, asyncio.Future[Outcome]] = {}
@@ -162,7 +165,12 @@ class EpisodeServer(GatewayHarness):
         row = read_object(given, "task")
         known = {"id", "messages", "answer", "environment"}
         extra = {name: value for name, value in row.items() if name not in known}
-        messages = tuple(read_messages(row.get("messages"), "task.messages"))
+        try:
+            with self._remarks.on_row(lambda: f"task {number}"):
+                messages = read_messages(row.get("messages"), "task.messages")
+            check_question(messages)
+        except DataError as error:
+            raise RefusedError.invalid(error.message) from None
         environment, there = row.get("environment"), list(self._assembly.environments)
         if environment not in (None, *there):
             raise RefusedError.invalid(f"task.environment is {environment!r:.80}; the config has: {', '.join(there)}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolrl.chat.conversation import read_messages
 from toolrl.builtin.rows import JoinedRows, Row, find_files, open_rows
+from toolrl.chat.conversation import read_messages
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task

@@ -9,13 +9,20 @@ from itertools import islice
 from typing import Any
 
 from toolrl.builtin.rows import find_files, open_rows
+from toolrl.chat.conversation import read_messages
 from toolrl.cli.output import UsageError
 from toolrl.errors import DataError
 
 QUESTIONS = ("messages", "prompt", "question", "problem", "query", "instruction", "input", "conversations", "text")
 ANSWERS = ("answer", "solution", "ground_truth", "reward_model.ground_truth", "target", "label", "expected", "output",
-           "response")  # fmt: skip
+           "response", "answers.text")  # fmt: skip
+CONTEXTS = ("input", "context", "passage", "document", "article", "background")
+"""Texts that belong to the question: Alpaca's, Dolly's and SQuAD's, and their like."""
+_OTHERS = {"id", "environment", "task_type", "agent_name", "images", "tools", "tool_selection", "tools_kwargs"}
+"""Columns that a data set reads under these names."""
 _ROWS = 50
+_LONG = 30
+"""Characters of an answer that doesn't end a question by chance."""
 _NUMBER = re.compile(r"(.*####)?\s*[-+$]?[\d,]*\.?\d+\s*%?", re.DOTALL)
 
 
@@ -32,6 +39,8 @@ class Columns:
     """Characters of the longest question among the first rows."""
     rewards: tuple[str, ...]
     """Names of rewards that fit the answers, the best first."""
+    unseen: tuple[str, ...] = ()
+    """Columns that the model isn't shown, and which hold no answer."""
 
 
 def look(path: str, question: str | None = None, answer: str | None = None) -> Columns:
@@ -42,20 +51,74 @@ def look(path: str, question: str | None = None, answer: str | None = None) -> C
     if not count:
         raise DataError("there are no rows", where=path, hint='A row is a line such as {"prompt": …, "answer": …}.')
     rows = [files[0][index] for index in range(min(_ROWS, len(files[0])))]
-    asked = _column(rows[0], QUESTIONS, question, path, "--question")
-    known = _column(rows[0], ANSWERS, answer, path, "--answer")
-    if asked is None:
-        raise UsageError(
-            f"no column looks like a question; the first row has: {', '.join(rows[0])}",
-            where=path,
-            hint="Name it by --question COLUMN.",
-        )
-    fields = {} if asked in ("messages", "prompt") else {"prompt": asked}
+    asked = question or _question(rows[0], path)
+    _column(rows[0], (), asked, path, "--question")
+    known = _column(rows[0], [name for name in ANSWERS if name != asked], answer, path, "--answer")
+    # Where a row has both, `fields` says which one is meant.
+    both = all(rows[0].get(name) is not None for name in ("messages", "prompt"))
+    field = "messages" if asked == "messages" else "prompt"
+    fields = {field: asked} if both or asked not in ("messages", "prompt") else {}
     if known not in (None, "answer"):
         fields["answer"] = str(known)
-    longest = max(len(str(_value(row, asked))) for row in rows)
+    context = _context(rows, asked, known)
+    if context is not None:
+        fields["context"] = context
+    longest = max(len(str(_value(row, asked))) + len(str(row.get(context) or "")) for row in rows)
     answers = [_value(row, known) for row in rows] if known else []
-    return Columns(count, asked, known, fields, longest, _rewards(answers))
+    unseen = _unseen(rows, {asked, known, context})
+    return Columns(count, asked, known, fields, longest, _rewards(answers), unseen)
+
+
+def _question(row: Mapping[str, Any], path: str) -> str:
+    """The first usual column that asks something. Raises UsageError if there is none."""
+    there = [name for name in QUESTIONS if _value(row, name) is not None]
+    asking = [name for name in there if not _is_answered(row, name)]
+    if asking:
+        return asking[0]
+    if there:
+        raise UsageError(
+            f"{there[0]!r} holds whole conversations, which end with the answer",
+            where=path,
+            hint="Name a column that only asks by --question COLUMN. `toolrl sft` trains on whole conversations.",
+        )
+    raise UsageError(
+        f"no column looks like a question; the first row has: {', '.join(row)}",
+        where=path,
+        hint="Name it by --question COLUMN.",
+    )
+
+
+def _is_answered(row: Mapping[str, Any], name: str) -> bool:
+    """Whether a column holds the answer as well: a conversation whose last message is the assistant's, or a text that
+    ends with another column's long answer."""
+    try:
+        last = read_messages(row[name])[-1]
+    except DataError:
+        return False  # `toolrl config check --data` tells of it
+    answers = [str(_value(row, other) or "").strip() for other in ANSWERS if other != name]
+    ends = any(len(answer) >= _LONG and last.content.rstrip().endswith(answer) for answer in answers)
+    return last.role == "assistant" or ends
+
+
+def _context(rows: Sequence[Mapping[str, Any]], asked: str, known: str | None) -> str | None:
+    """The column of a text that belongs to the question and isn't part of it yet, if a row has one."""
+    questions = [_value(row, asked) for row in rows]
+    if not all(isinstance(question, str | None) for question in questions):
+        return None
+    for name in CONTEXTS:
+        values = [row.get(name) for row in rows]
+        # An empty one counts as well: later rows may fill it.
+        texts = any(value is not None for value in values) and all(isinstance(value, str | None) for value in values)
+        if name in (asked, known) or not texts:
+            continue
+        if not any(value and value in (question or "") for value, question in zip(values, questions, strict=True)):
+            return name
+    return None
+
+
+def _unseen(rows: Sequence[Mapping[str, Any]], taken: set[str | None]) -> tuple[str, ...]:
+    read = {str(name).partition(".")[0] for name in taken} | _OTHERS
+    return tuple(dict.fromkeys(name for row in rows for name in row if name not in read))
 
 
 def _column(row: Mapping[str, Any], usual: Sequence[str], given: str | None, path: str, option: str) -> str | None:

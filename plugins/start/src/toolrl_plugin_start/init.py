@@ -129,6 +129,10 @@ def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tu
     data = ask.text("Data: a file with a task a line", args.data, "--data")
     columns = look(data, args.question, args.answer)
     print(f"  {columns.rows} rows; questions in {columns.question!r}, answers in {columns.answer!r}")
+    if "context" in columns.fields:
+        print(f"  {columns.fields['context']!r} follows the question")
+    if columns.unseen:
+        print(f"  not shown to the model: {', '.join(columns.unseen)}")
     evaluation = args.eval or (ask.text("Data to evaluate on, empty for none", None, "--eval", "") or None)
     if evaluation:
         look(evaluation, columns.question, columns.answer)

@@ -107,6 +107,8 @@ def _data(wanted: Wanted) -> Section:
     value: dict[str, Any] = {"train": {"use": use, "options": options}}
     judged = f"answers in {columns.answer!r}" if columns.answer else "no answers"
     comment = f"Tasks: {columns.rows} rows, questions in {columns.question!r}, {judged}. `fields` maps other columns."
+    if columns.unseen:
+        comment += f" The model isn't shown {', '.join(columns.unseen)}; rewards may read them."
     if wanted.evaluation:
         use = "parquet" if wanted.evaluation.endswith(".parquet") else "jsonl"
         value["eval"] = {"use": use, "options": {**options, "path": wanted.evaluation}}

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 from unittest.mock import patch
 
+from toolrl.chat.conversation import read_messages
 from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext
-from toolrl.types import Message, Task
-from toolrl_plugin_gateway import chat_completions
-from toolrl_plugin_gateway.dialect import RefusedError
+from toolrl.types import Task
 from toolrl_plugin_verifiers.options import DataOptions
 
 EXTRA = "verifiers"
@@ -50,9 +49,9 @@ class Examples:
         number, options = self._indices[index], self._options
         row = dict(self._rows[number])
         try:
-            messages = _messages(row["prompt"])
-        except RefusedError as error:
-            raise DataError(f"row {number} of {options.id!r}: {error}") from None
+            messages = read_messages(row["prompt"], "prompt")
+        except DataError as error:
+            raise DataError(f"row {number} of {options.id!r}: {error.message}", hint=error.hint) from None
         return Task(
             id=f"{options.id}-{options.split}-{number}",
             messages=messages,
@@ -60,12 +59,6 @@ class Examples:
             environment=options.environment,
             extra={EXTRA: {"id": options.id, "args": options.args, "row": row}},
         )
-
-
-def _messages(prompt: Any) -> tuple[Message, ...]:
-    if isinstance(prompt, str):
-        return (Message("user", prompt),)
-    return tuple(chat_completions.read({"messages": prompt}, {}).messages)
 
 
 _loaded: dict[str, Any] = {}

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from toolrl.chat.conversation import check_demonstration, read_messages
 from toolrl.errors import DataError
 from toolrl.protocols import EpisodeContext, ToolParser
 from toolrl.rollouts.environment import Environment, pick_environment
-from toolrl.types import CallRecord, Episode, MediaInput, Message, Rendered, Task, ToolResult
+from toolrl.tools.validation import arguments_form
+from toolrl.types import CallRecord, Episode, MediaInput, Message, Rendered, Task, ToolResult, ToolSpec
+
+_OPEN = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref")
+"""Keys of a schema that may allow arguments beside its `properties`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One conversation. Ids and mask have the same length; the mask is 1 exactly on the assistant's tokens."""
+    """One conversation. Ids and mask have the same length; the mask is 1 exactly on the tokens of the assistant's
+    messages that are trained on."""
 
     ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
@@ -29,9 +35,10 @@ class Demonstration:
 
 
 async def encode_task(task: Task, environments: Mapping[str, Environment]) -> Demonstration:
-    """A task whose messages hold the assistant's turns. Raises DataError where they don't, or don't alternate."""
+    """A task whose messages hold the assistant's turns. Raises DataError if they don't, or don't alternate, or call a
+    tool that the model isn't shown."""
     environment = pick_environment(environments, task)
-    messages = environment.opening(task)
+    messages = environment.opening(replace(task, messages=_conversation(task)))
     spoken = [index for index, message in enumerate(messages) if message.role == "assistant"]
     if not spoken or spoken[0] == 0:
         raise DataError(
@@ -42,18 +49,21 @@ async def encode_task(task: Task, environments: Mapping[str, Environment]) -> De
     context = EpisodeContext(task.id, task, random.Random(task.id))
     async with environment.tools.open(task, context) as session:
         specs = session.specs()
+    for message in messages:
+        if message.trained:
+            _check_calls(task, message, {spec.name: spec for spec in specs})
     chat = environment.chat
     prompt = chat.open(messages[: spoken[0]], specs)
     ids, media = list(prompt.ids), list(prompt.media)
     mask = [0] * len(ids)
     for start, following in pairwise([*spoken, None]):
         sampled = chat.say(messages[start])
-        between = [] if following is None else _between(task, messages[start + 1 : following])
+        between = [] if following is None else messages[start + 1 : following]
         inside = _inside(environment.parser, messages[start], between)
         if inside is not None and sampled[-1] in chat.end_ids:
             sampled = sampled[:-1]  # The end of its calls ended the turn, as in an episode.
         ids.extend(sampled)
-        mask.extend([1] * len(sampled))
+        mask.extend([int(messages[start].trained)] * len(sampled))
         if following is None:
             break
         given = chat.bridge(sampled, between, specs) if inside is None else Rendered(chat.inline(inside))
@@ -63,13 +73,37 @@ async def encode_task(task: Task, environments: Mapping[str, Environment]) -> De
     return Demonstration(tuple(ids), tuple(mask), tuple(media))
 
 
-def _between(task: Task, messages: list[Message]) -> list[Message]:
-    if not messages:
-        raise DataError(
-            f"task {task.id!r}: two assistant messages follow each other",
-            hint="Join them, or put the tool's or the user's message between them.",
-        )
+def _conversation(task: Task) -> tuple[Message, ...]:
+    """The task's messages, with answers in the order of their calls. Raises DataError."""
+    try:
+        messages = read_messages(task.messages)
+        check_demonstration(messages)
+    except DataError as error:
+        raise DataError(f"task {task.id!r}: {error.message}", hint=error.hint) from None
     return messages
+
+
+def _check_calls(task: Task, said: Message, specs: Mapping[str, ToolSpec]) -> None:
+    """Raises DataError for a call that the model could not know how to make: of a tool, or with an argument, that its
+    prompt doesn't show."""
+    for call in said.tool_calls:
+        spec = specs.get(call.name)
+        if spec is None:
+            raise DataError(
+                f"task {task.id!r}: a call of the tool {call.name!r}, which the prompt doesn't show; it shows: "
+                f"{', '.join(specs) or 'no tools'}",
+                hint="Add it to the environment's tools. A message with `weight: 0` isn't trained on, nor checked.",
+            )
+        known = spec.parameters.get("properties")
+        if not known or any(spec.parameters.get(key) not in (None, False) for key in _OPEN):
+            continue
+        unknown = [name for name in call.arguments if name not in known]
+        if unknown:
+            raise DataError(
+                f"task {task.id!r}: a call of the tool {call.name!r} with the argument {unknown[0]!r}, which the "
+                f"tool's schema doesn't have; expected: {arguments_form(spec)}",
+                hint="Mend the call. A message with `weight: 0` isn't trained on, nor checked.",
+            )
 
 
 def _inside(parser: ToolParser, said: Message, between: Sequence[Message]) -> str | None:
