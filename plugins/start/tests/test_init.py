@@ -88,6 +88,56 @@ def test_columns_and_a_reward_are_found(row: Any, fields: dict[str, str], reward
     assert (chosen if isinstance(chosen, str) else chosen["use"]) == reward
 
 
+SOLUTION = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "unseen"),
+    [
+        ({"instruction": "Sort.", "input": "", "output": "1 2"},
+         {"prompt": "instruction", "answer": "output", "context": "input"}, ""),
+        ({"instruction": "When?", "context": "In 1999 it rained.", "response": "1999", "category": "qa"},
+         {"prompt": "instruction", "answer": "response", "context": "context"}, "category"),
+        ({"title": "Rain", "question": "When?", "context": "In 1999.", "answers": {"text": ["1999"]}},
+         {"prompt": "question", "answer": "answers.text", "context": "context"}, "title"),
+        ({"problem": "2 + 2?", "answer": "4", "solution": "So 4.", "messages": SOLUTION},
+         {"prompt": "problem"}, "solution, messages"),
+        ({"prompt": "2 + 2?", "answer": "4", "messages": SOLUTION}, {"prompt": "prompt"}, "messages"),
+        ({"prompt": "2 + 2?", "answer": "4", "messages": SOLUTION[:1]}, {"messages": "messages"}, "prompt"),
+        ({"question": "Which?", "choices": ["a", "b"], "answer": "b"}, {"prompt": "question"}, "choices"),
+        ({"instruction": "Add.", "input": "", "output": "def add(a, b):\n    return a + b",
+          "prompt": "### Add.\ndef add(a, b):\n    return a + b"},
+         {"prompt": "instruction", "answer": "output", "context": "input"}, "prompt"),
+        ({"prompt": "In 1999 it rained. When?", "context": "In 1999 it rained.", "answer": "1999"}, {}, "context"),
+    ],
+    ids=["Alpaca", "Dolly", "SQuAD", "open-r1", "solved", "both", "choices", "rendered", "in the question"],
+)  # fmt: skip
+def test_a_column_of_the_question_is_carried_or_said(
+    row: Any, fields: dict[str, str], unseen: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows(row)
+    config = written()
+    assert config["data"]["train"]["options"].get("fields", {}) == fields
+    printed = capsys.readouterr().out
+    assert ("not shown to the model" in printed) == bool(unseen)
+    assert not unseen or f"not shown to the model: {unseen}\n" in printed
+    assert not unseen or unseen in comments("grpo.yaml")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": SOLUTION, "answer": "4"},
+        {"messages": json.dumps(SOLUTION), "answer": "4"},
+        {"conversations": [{"from": "human", "value": "2 + 2?"}, {"from": "gpt", "value": "4"}], "answer": "4"},
+    ],
+)
+def test_conversations_that_hold_the_answer_ask_nothing(row: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows(row)
+    assert main(["init", "--model", "model", "--data", "train.jsonl", "--yes"]) != 0
+    assert f"{next(iter(row))!r} holds whole conversations" in capsys.readouterr().err
+
+
 def test_sizes_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "machine", lambda: hardware.Machine(200.0))
     assert "lora" not in written()["model"]

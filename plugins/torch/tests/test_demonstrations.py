@@ -13,7 +13,7 @@ from toolrl.errors import DataError
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
-from toolrl.types import CallRecord, Message, ParsedTurn, RewardEntry, Task, ToolCall
+from toolrl.types import CallRecord, Message, ParsedTurn, RewardEntry, Task, ToolCall, ToolSpec
 from toolrl_plugin_torch.fine_tuning.demonstrations import Demonstration, encode_task, from_episodes
 from toolrl_testing import FakeChatFormat, RecordingToolset, ScriptedEngine, make_task
 from toolrl_testing.fakes import FakeParser
@@ -89,6 +89,66 @@ def test_a_demonstration_has_the_tokens_of_such_an_episode(system_prompt: str | 
 def test_what_is_no_demonstration_is_refused(task: Task, says: str) -> None:
     with pytest.raises(DataError, match=says):
         asyncio.run(encode_task(task, environments()))
+
+
+BOTH = (ToolCall("echo", {}, id="a"), ToolCall("echo", {}, id="b"))
+
+
+@pytest.mark.parametrize("parser", [OneCall(), Inside()], ids=["messages", "inside"])
+def test_answers_are_told_apart_by_the_ids_of_their_calls(parser: FakeParser) -> None:
+    """ms-swift#10174: parallel calls whose answers come in another order."""
+    said, end = Message("assistant", "Both. ", tool_calls=BOTH), Message("assistant", "ok")
+    first, second = Message("tool", "1", tool_call_id="a"), Message("tool", "2", tool_call_id="b")
+    tasks = [conversation(said, *answers, end) for answers in ((first, second), (second, first))]
+    right, swapped = (asyncio.run(encode_task(task, environments(parser))) for task in tasks)
+    assert swapped == right
+    with pytest.raises(DataError, match="'demo'.*'z'"):
+        asyncio.run(
+            encode_task(conversation(said, first, replace(second, tool_call_id="z"), end), environments(parser))
+        )
+
+
+@pytest.mark.parametrize("parser", [OneCall(), Inside()], ids=["messages", "inside"])
+def test_a_message_of_weight_0_is_read_and_not_trained_on(parser: FakeParser) -> None:
+    rooms = environments(parser)
+    whole = asyncio.run(encode_task(conversation(*TURNS), rooms))
+    first, second = (
+        asyncio.run(encode_task(conversation(*turns), rooms))
+        for turns in ((replace(TURNS[0], trained=False), *TURNS[1:]), (*TURNS[:2], replace(TURNS[2], trained=False)))
+    )
+    assert first.ids == second.ids == whole.ids
+    assert any(first.loss_mask)
+    assert any(second.loss_mask)
+    assert [one + two for one, two in zip(first.loss_mask, second.loss_mask, strict=True)] == list(whole.loss_mask)
+
+
+@pytest.mark.parametrize(
+    ("call", "schema", "selected", "says"),
+    [
+        (ToolCall("fly", {}), {}, None, "the tool 'fly', which the prompt doesn't show; it shows: look"),
+        (ToolCall("look", {"at": 1}), {}, (), "'look', which the prompt doesn't show; it shows: no tools"),
+        (ToolCall("look", {"on": 1}), {}, None, "argument 'on', which the tool's schema doesn't have"),
+        (ToolCall("look", {"on": 1}), {"additionalProperties": False}, None, "argument 'on'"),
+        (ToolCall("look", {"on": 1}), {"additionalProperties": True}, None, None),
+        (ToolCall("look", {"at": 1}), {}, None, None),
+        (ToolCall("look", {}), {}, None, None),
+    ],
+)
+def test_a_call_that_the_prompt_does_not_show_is_refused(
+    call: ToolCall, schema: dict[str, Any], selected: tuple[str, ...] | None, says: str | None
+) -> None:
+    """prime-rl#2494."""
+    spec = ToolSpec("look", "", {"type": "object", "properties": {"at": {}}, **schema})
+    tools = ToolBox([ToolEntry("look", RecordingToolset(tools=[spec]))])
+    rooms = {"default": Environment("default", OneCall(), CHAT, tools)}
+    said = Message("assistant", "Hm.", tool_calls=(call,))
+    turns = (said, Message("tool", "ok"), Message("assistant", "ok"))
+    if says is not None:
+        with pytest.raises(DataError, match=says) as caught:
+            asyncio.run(encode_task(conversation(*turns, tools=selected), rooms))
+        assert "weight: 0" in (caught.value.hint or "")
+        turns = (replace(said, trained=False), *turns[1:])
+    assert asyncio.run(encode_task(conversation(*turns, tools=selected), rooms)).ids
 
 
 def test_good_episodes_are_taken_as_the_tokens_they_are(make_episode: Any) -> None:

@@ -123,7 +123,7 @@ class TableRows(FileRows):
         return table_row(self._table, index, self.where(index))
 
 
-def _table(value: Any, path: Path, where: str) -> FileRows | Sequence[Any]:
+def _table(value: Any, path: Path, where: str) -> TableRows:
     try:
         import pyarrow
 
@@ -132,9 +132,11 @@ def _table(value: Any, path: Path, where: str) -> FileRows | Sequence[Any]:
         raise ConfigError(f"{where}: reading a polars frame needs pyarrow", hint="pip install pyarrow") from error
     if isinstance(table, pyarrow.RecordBatch):
         table = pyarrow.Table.from_batches([table])
-    if isinstance(table, pyarrow.Table):
-        return TableRows(table, path)
-    return GivenRows(table.to_pylist(), path)  # a column of structs
+    elif not isinstance(table, pyarrow.Table):
+        if not pyarrow.types.is_struct(table.type):
+            raise ConfigError(f"{where}: a column of {table.type}, expected rows", hint=HINT)
+        table = pyarrow.Table.from_struct_array(table)
+    return TableRows(table, path)
 
 
 class FrameRows(FileRows):

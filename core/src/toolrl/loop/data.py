@@ -57,10 +57,10 @@ class CheckedTasks:
     def __getitem__(self, index: int) -> Task:
         try:
             with self._remarks.on_row(lambda: self._place(index)):
-                task = self._source[index]
+                task = self._with_messages(self._source[index])
                 pick_environment(self._environments, task)
                 _check_depth(task)
-                return self._with_messages(task)
+                return task
         except Exception as error:
             message, hint = f"the row can't be read: {type(error).__name__}: {error}", None
             if isinstance(error, ToolrlError):
@@ -81,7 +81,7 @@ class CheckedTasks:
             check_demonstration(messages)
         else:
             check_question(messages)
-        return task if messages == task.messages else replace(task, messages=messages)
+        return replace(task, messages=messages)
 
     def bad(self) -> dict[int, ToolrlError]:
         """What is wrong with each bad row. Reads all."""
