@@ -402,6 +402,14 @@ class TestImages:
         assert names == [[], ["a", "b"], [], ["c"]]
         assert task.messages[3].content == "<image>?"
 
+    def test_they_follow_an_answer_that_is_bound_to_its_call(self, tmp_path: Path) -> None:
+        calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in ("first", "second")]
+        answers = [{"role": "tool", "content": f"<image> {id_}", "tool_call_id": id_} for id_ in ("second", "first")]
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "tool_calls": calls}, *answers]
+        task = read(write(tmp_path / "a.jsonl", {"messages": messages, "images": ["second.png", "first.png"]}))[0]
+        shown = [(message.content, Path(message.media[0].data).name) for message in task.messages[2:]]
+        assert shown == [("<image> first", "first.png"), ("<image> second", "second.png")]
+
     def test_without_marks_they_are_the_first_user_messages(self, tmp_path: Path) -> None:
         messages = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
         task = read(write(tmp_path / "train.jsonl", {"messages": messages, "images": ["a"]}))[0]

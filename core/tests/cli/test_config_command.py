@@ -34,6 +34,20 @@ def test_a_data_file_that_is_not_there_is_noted(full_site: Any, config_file: Pat
     assert "data.train.options" not in done.stdout
 
 
+def test_remarks_on_rows_are_notes(full_site: Any, config_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    row = json.dumps({"messages": [{"role": "user", "content": "2 + 2?", "mood": "good"}]})
+    path.write_text(f"{row}\n{row}\n")
+    arguments = ["--data", "--set", "data.train.use=jsonl", "--set", f"data.train.options.path={path}"]
+    done = full_site.run("config", "check", str(config_file), *arguments, env={"TOKEN": SECRET})
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "mood" in line]
+    assert line.startswith(f"note: data.train: {path}:1: 'messages[0].mood' has no effect")
+    assert line.endswith("(and 1 more)")
+    strict = full_site.run("config", "check", str(config_file), *arguments, "--strict", env={"TOKEN": SECRET})
+    assert strict.returncode == 1
+
+
 def test_show_prints_all_values_and_no_secret(full_site: Any, config_file: Path) -> None:
     done = full_site.run("config", "show", str(config_file), "--set", "seed=11", env={"TOKEN": SECRET})
     shown = yaml.safe_load(done.stdout)

@@ -58,7 +58,10 @@ async def test_an_agent_begins_episodes_of_a_served_model_and_gets_them_scored(r
     _, begun = await post(f"{url}/episodes", key, {"task": 0})
     broken = (await post(f"{url}/episodes/{begun['id']}/end", key, {"error": "it broke"}))[1]
     assert "it broke" in broken["failure"]
-    for task in (1, False, {**own, "environment": "absent"}, {**own, "environment": ["default"]}):
+    solved = {"messages": [*own["messages"], {"role": "assistant", "content": "42"}]}
+    orphan = {"messages": [*own["messages"], {"role": "tool", "content": "42"}]}
+    places = ({**own, "environment": "absent"}, {**own, "environment": ["default"]})
+    for task in (1, False, *places, solved, orphan, {"messages": []}, {}):
         assert (await post(f"{url}/episodes", key, {"task": task}))[0] == 400
     assert (await post(f"{url}/episodes", "another-key", {"task": 0}))[0] == 401
     await post(f"{url}/episodes", key, {"task": 0})  # It is never ended.

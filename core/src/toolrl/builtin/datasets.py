@@ -61,7 +61,7 @@ class FileDataset:
         chosen = self._get(row, "environment", optional=self._environment is not None)
         return Task(
             id=name if identity is None else str(identity),
-            messages=self._with_images(self._messages(row), row, folder),
+            messages=self._messages(row, folder),
             answer=self._get(row, "answer"),
             environment=self._environment if chosen is None else str(chosen),
             tools=self._tools(row),
@@ -82,7 +82,7 @@ class FileDataset:
             raise _bad(f"no value at {path!r} (fields.{field})", f"The row has: {', '.join(row)}.")
         return value
 
-    def _messages(self, row: Row) -> tuple[Message, ...]:
+    def _messages(self, row: Row, folder: Path) -> tuple[Message, ...]:
         fields = self._fields
         there = [field for field in self._question if self._get(row, field) is not None]
         if not there:
@@ -94,7 +94,8 @@ class FileDataset:
         for other in others:
             text = f"{path!r} is read and {other!r} isn't; `fields: {{{other}: {other}}}` reads that one"
             remark("question.both", text)
-        messages = read_messages(self._get(row, there[0]), path)
+        value = self._get(row, there[0])
+        messages = read_messages(value, path, lambda found: self._with_images(found, row, folder))
         return messages if fields.context is None else self._with_context(messages, row)
 
     def _with_context(self, messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
@@ -106,7 +107,7 @@ class FileDataset:
             raise _bad(f"{path!r} is {short(text)}, expected a text that follows a user's message (fields.context)")
         return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n\n{text}"))
 
-    def _with_images(self, messages: tuple[Message, ...], row: Row, folder: Path) -> tuple[Message, ...]:
+    def _with_images(self, messages: Sequence[Message], row: Row, folder: Path) -> Sequence[Message]:
         value = self._get(row, "images")
         if value is None:
             return messages

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -23,21 +23,29 @@ _LIKE_MESSAGES = re.compile(
 )
 
 
-def read_messages(value: Any, path: str = "messages") -> tuple[Message, ...]:
+def read_messages(
+    value: Any, path: str = "messages", place: Callable[[Sequence[Message]], Sequence[Message]] | None = None
+) -> tuple[Message, ...]:
     """Messages: a text, which is the user's; a list in OpenAI's form, in ShareGPT's or of `Message`; or a list as JSON
-    text. Raises DataError, which names the place within the row, `path`."""
-    if isinstance(value, str):
-        found = _from_text(value, path)
-        if found is None:
-            return (Message("user", value),)
-        value = found
+    text. `place` puts images into the messages while they are in the row's order. Raises DataError, which names the
+    place within the row, `path`."""
+    value = from_text(value, path)
     if isinstance(value, Mapping | bytes) or not isinstance(value, Sequence) or not value:
         raise DataError(f"{path!r} is {short(value)}, expected a text or a list of messages")
-    return _ordered([read_message(item, f"{path}[{index}]") for index, item in enumerate(value)], path)
+    messages: Sequence[Message] = [read_message(item, f"{path}[{index}]") for index, item in enumerate(value)]
+    return _ordered(messages if place is None else place(messages), path)
 
 
-def _from_text(text: str, path: str) -> list[Any] | None:
-    """The messages of a JSON text; None for any other text. Raises DataError for one that only looks like it."""
+def from_text(value: Any, path: str) -> Any:
+    """The list of messages of a JSON text; a list of the user's message for any other text; another value as it is.
+    Raises DataError for a text that only looks like messages."""
+    if not isinstance(value, str):
+        return value
+    found = _from_json(value, path)
+    return [{"role": "user", "content": value}] if found is None else found
+
+
+def _from_json(text: str, path: str) -> list[Any] | None:
     bare = text.strip()
     if not (bare.startswith("[") and bare.endswith("]") and bare[1:].lstrip().startswith("{")):
         return None

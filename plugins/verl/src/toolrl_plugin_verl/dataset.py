@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from toolrl.builtin.datasets import read_tools_kwargs
 from toolrl.builtin.rows import JoinedRows, find_files, open_rows
-from toolrl.chat.conversation import read_messages
+from toolrl.chat.conversation import from_text, read_messages
 from toolrl.chat.message_reading import read_object
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
@@ -80,24 +80,26 @@ class VerlDataset:
                 f"no column {options.prompt_key!r}; the row has: {', '.join(row)}",
                 hint="Say where the messages are: `prompt_key: …`.",
             )
-        if isinstance(prompt, str):
-            prompt = [{"role": "user", "content": prompt}]
+        prompt = from_text(prompt, options.prompt_key)
         if not isinstance(prompt, list) or not prompt:
             raise DataError(f"{options.prompt_key!r} is {type(prompt).__name__}, expected a list of messages")
         columns = {"image": options.image_key, "video": options.video_key}
         of_row = RowMedia({kind: (key, row.get(key)) for kind, key in columns.items()})  # type: ignore[misc]
         parts = [of_row.of(item, f"{options.prompt_key}[{n}]") for n, item in enumerate(prompt)]
-        messages = read_messages([message for message, _ in parts], options.prompt_key)
-        media = [found for _, found in parts]
-        if left := of_row.rest():
-            first = next((n for n, message in enumerate(messages) if message.role == "user"), None)
-            if first is None:
-                raise DataError(f"the row has {len(left)} images or videos, and no message is the user's")
-            media[first] = left
-        return tuple(
-            replace(message, media=tuple(_placed(item, folder) for item in found)) if found else message
-            for message, found in zip(messages, media, strict=True)
-        )
+
+        def place(messages: Sequence[Message]) -> list[Message]:
+            media = [found for _, found in parts]
+            if left := of_row.rest():
+                first = next((n for n, message in enumerate(messages) if message.role == "user"), None)
+                if first is None:
+                    raise DataError(f"the row has {len(left)} images or videos, and no message is the user's")
+                media[first] = left
+            return [
+                replace(message, media=tuple(_placed(item, folder) for item in found)) if found else message
+                for message, found in zip(messages, media, strict=True)
+            ]
+
+        return read_messages([message for message, _ in parts], options.prompt_key, place)
 
     def _environment(self, row: Mapping[str, Any], source: Any) -> str | None:
         routes = self._options.environments
