@@ -309,3 +309,9 @@ class TestDataSets:
         with pytest.raises(DataError, match="duplicate key '(prompt|y)'") as caught:
             datasets.jsonl(FileDatasetOptions(path=str(tmp_path / "a.jsonl")), BuildContext("jsonl"))[0]
         assert caught.value.where == f"{tmp_path / 'a.jsonl'}:1"
+
+    def test_an_answer_that_is_nan_is_absent(self, tmp_path: Path) -> None:
+        (tmp_path / "a.jsonl").write_text('{"prompt": "?", "answer": NaN}')
+        assert (
+            datasets.jsonl(FileDatasetOptions(path=str(tmp_path / "a.jsonl")), BuildContext("jsonl"))[0].answer is None
+        )

@@ -153,6 +153,18 @@ def test_a_conversation_that_is_continued_is_one_trajectory() -> None:
     assert episode.messages[2].content == episode.trajectories[1].turns[-1].content
 
 
+def test_answers_to_parallel_calls_are_read_in_the_order_of_the_calls() -> None:
+    said = Message("assistant", tool_calls=(ToolCall("f", {}, id="a"), ToolCall("f", {}, id="b")))
+    answers = [Message("tool", "first", tool_call_id="a"), Message("tool", "second", tool_call_id="b")]
+
+    async def play(model: Model) -> None:
+        for order in (answers, answers[::-1]):
+            await model.ask([Message("user", "?"), said, *order], exact=False)
+
+    one, other = (it.prompt for it in episode_of(play)[1].generated[1:3])
+    assert one == other
+
+
 def test_seeds_follow_from_what_is_asked() -> None:
     def seeds(*order: str) -> set[tuple[Any, int | None]]:
         async def play(model: Model) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from toolrl.errors import ContextFullError, EngineError, TurnsExhaustedError
 from toolrl.types import CallError, Message
-from toolrl_plugin_gateway import chat_completions
 
 openai = pytest.importorskip("openai")
 ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
@@ -40,13 +39,6 @@ async def test_a_turn_with_calls_is_answered_and_quoted_as_it_was(rig: Any) -> N
     quoted = model.asked[1][0][2:]
     assert quoted[0] == Message("assistant", "Let me see.", tool_calls=(rig.call(1, a=1, b=[2.5]),), reasoning="hm")
     assert quoted[1] == Message("tool", "3.5", tool_call_id="call_1", name="add")
-
-
-def test_answers_to_parallel_calls_are_shown_in_the_order_of_the_calls() -> None:
-    calls = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in ("add", "multiply")]
-    answers = [{"role": "tool", "tool_call_id": name, "content": name} for name in ("multiply", "add")]
-    asked = chat_completions.read({"messages": [{"role": "assistant", "tool_calls": calls}, *answers]}, {}).messages
-    assert [(message.name, message.content) for message in asked[1:]] == [("add", "add"), ("multiply", "multiply")]
 
 
 async def test_a_stream_gives_what_the_whole_answer_gives(rig: Any) -> None:

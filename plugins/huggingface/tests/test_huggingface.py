@@ -55,6 +55,13 @@ def test_a_file_is_read_by_its_ending(ending: str, tmp_path: Path) -> None:
     assert found[7].extra == {"level": 7}
 
 
+def test_the_words_of_a_csv_file_are_words(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("question,answer,level\nCode of Namibia?,NA,1\nNothing?,None,2\nEmpty?,,3\n")
+    found = tasks(tmp_path / "a.csv")
+    assert [found[index].answer for index in range(3)] == ["NA", "None", None]
+    assert found[0].extra == {"level": 1}
+
+
 def test_a_folder_has_splits_slices_and_files(tmp_path: Path) -> None:
     for name in ("train", "test"):
         write(tmp_path / f"{name}.jsonl")

@@ -23,7 +23,7 @@ from toolrl.chat.message_reading import read_object, short
 from toolrl.chat.row_remarks import remark
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
-from toolrl.types import IMAGE_MARK, Media, Message, Task
+from toolrl.types import IMAGE_MARK, Media, Message, Task, ToolSpec
 
 SELECTION = "tool_selection"
 """The column that selects tools where `tools` doesn't."""
@@ -59,12 +59,13 @@ class FileDataset:
         """`folder`: where relative paths of images begin. Raises DataError, without the row's place."""
         identity = self._get(row, "id")
         chosen = self._get(row, "environment", optional=self._environment is not None)
+        messages = self._messages(row, folder)
         return Task(
             id=name if identity is None else str(identity),
-            messages=self._messages(row, folder),
+            messages=messages,
             answer=self._get(row, "answer"),
             environment=self._environment if chosen is None else str(chosen),
-            tools=self._tools(row),
+            tools=self._tools(row, messages),
             tools_kwargs=self._tools_kwargs(row),
             extra=self._extra(row),
         )
@@ -76,7 +77,8 @@ class FileDataset:
         value: Any = row
         for part in path.split("."):
             value = _mapping(value).get(part)
-            if value is None:
+            if value is None or (isinstance(value, float) and value != value):  # NaN is pandas' empty cell
+                value = None
                 break
         if value is None and field in self._named and not optional:
             raise _bad(f"no value at {path!r} (fields.{field})", f"The row has: {', '.join(row)}.")
@@ -122,11 +124,12 @@ class FileDataset:
         images = [read_image(item, f"{path}[{index}]", folder) for index, item in enumerate(value)]
         return place_images(messages, images, path)
 
-    def _tools(self, row: Row) -> tuple[str, ...] | None:
+    def _tools(self, row: Row, messages: Sequence[Message]) -> tuple[str, ...] | None:
         path, value = self._fields.tools, _decoded_list(self._get(row, "tools"))
         if "tools" not in self._named:
             if _is_schemas(value) or (value == [] and self._holds_schemas):
-                remark("tools.schemas", f"{path!r} holds schemas, which aren't read: the environment has the tools")
+                remark("tools.schemas", f"{path!r} holds schemas, which aren't shown: the environment has the tools")
+                _compare_calls(messages, value, path)
                 value = None
             elif value is not None and not _is_names(value):
                 remark("tools.other", f"{path!r} is {short(value)}, no list of tool names: it selects no tools")
@@ -180,6 +183,15 @@ def _is_schemas(value: Any) -> bool:
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         return False
     return all(isinstance(item, Mapping) for item in value)
+
+
+def _compare_calls(messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Remark on a call of a tool that the row's own schemas don't have."""
+    with suppress(ValueError):  # schemas in another form
+        names = [ToolSpec.from_function(schema).name for schema in schemas]
+        for call in (call for message in messages for call in message.tool_calls):
+            if call.name not in names:
+                remark("tools.absent", f"the messages call {call.name!r}, which {path!r} doesn't hold")
 
 
 def _decoded_list(value: Any) -> Any:

@@ -167,17 +167,17 @@ def _row(row: Mapping[Any, Any], *, nulls: bool = True) -> Row:
 
 
 def plain(value: Any, *, nulls: bool = True) -> Any:
-    """A value as a JSON file would have it: arrays and tuples as lists, numpy's scalars as Python's. Without `nulls`,
-    null fields of objects are left out."""
+    """A value as a JSON file would have it: arrays and tuples as lists, scalars of numpy and torch as Python's. Without
+    `nulls`, null fields of objects are left out."""
     if isinstance(value, Mapping):
         items = {str(key): plain(item, nulls=nulls) for key, item in value.items()}
         return items if nulls else {key: item for key, item in items.items() if item is not None}
     if isinstance(value, list | tuple):
         return [plain(item, nulls=nulls) for item in value]
-    if _is_array(value):
-        return plain(value.tolist(), nulls=nulls)
-    if type(value).__module__ == "numpy" and hasattr(value, "item"):
-        return value.item()
+    if hasattr(value, "dtype") and hasattr(value, "tolist") and not isinstance(value, type):
+        found = value.tolist()
+        # numpy's longdouble gives itself.
+        return float(found) if type(found) is type(value) else plain(found, nulls=nulls)
     return None if type(value).__name__ in _NO_VALUES else value
 
 

@@ -45,7 +45,8 @@ def remark(kind: str, text: str) -> None:
 @contextmanager
 def collected() -> Iterator[list[Remark]]:
     """Collect the remarks that are made while this is entered."""
-    token = _found.set(found := [])
+    found: list[Remark] = []
+    token = _found.set(found)
     try:
         yield found
     finally:

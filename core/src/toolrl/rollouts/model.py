@@ -20,6 +20,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
+from toolrl.chat.conversation import in_call_order
 from toolrl.errors import (
     ChatFormatError,
     ContextFullError,
@@ -81,7 +82,7 @@ class EpisodeModel:
             raise EpisodeEndedError("the episode has ended: the model can't be asked any more")
         if role == "agent" and self._agent_turns == self._max_turns:
             raise TurnsExhaustedError(f"the agent had its {self._max_turns} turns: environments.*.max_turns")
-        question = Question(messages, tools, role)
+        question = Question(in_call_order(messages), tools, role)
         made = self._behind_a_turn(question, tools, role) if exact else None
         kind, place, run = made or self._rendered(question, tools, role)
         # Seeded by what is asked, so that parallel questions may come in any order.

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Literal
 
-from toolrl.chat.conversation import in_call_order
 from toolrl.types import CallError, Message, ToolCall, ToolSpec, Turn
 
 Json = dict[str, Any]
@@ -153,10 +152,10 @@ def read_content(content: Any, what: str) -> str:
 
 
 def named_tools(messages: Iterable[Message]) -> list[Message]:
-    """The messages, with the name of its tool on each answer, and the answers to a turn in the order of its calls."""
+    """The messages, with the name of its tool on each answer."""
     names: dict[str | None, str] = {}
     named = []
-    for message in in_call_order(list(messages)):
+    for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
         if message.role == "tool" and message.name is None:
             message = replace(message, name=names.get(message.tool_call_id))

@@ -32,6 +32,8 @@ def _loaded(options: HuggingFaceOptions, path: Path | None, where: str) -> Any:
     if path is not None and path.is_file():
         source = BUILDERS[path.suffix]
         arguments["data_files"] = str(path)
+        if source == "csv":  # An answer may be NA, None or null. Only an empty cell holds nothing.
+            arguments |= {"keep_default_na": False, "na_values": [""]}
     else:
         source = options.path if path is None else str(path)
         arguments |= {"data_files": options.files or None, "revision": options.revision}

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolrl.builtin.datasets import read_tools_kwargs
+from toolrl.builtin.given_rows import plain
 from toolrl.builtin.rows import JoinedRows, find_files, open_rows
 from toolrl.chat.conversation import from_text, read_messages
 from toolrl.chat.message_reading import read_object
@@ -31,7 +32,6 @@ from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, Task
 from toolrl_plugin_verl.options import VerlDatasetOptions
-from toolrl_plugin_verl.results import plain
 
 Kind = Literal["image", "video"]
 LONGEST_PATH = 4096

@@ -7,6 +7,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from toolrl.builtin.given_rows import plain
 from toolrl.types import Media, ToolResult
 
 LARGEST = 1e100
@@ -83,19 +84,6 @@ def _as_text(value: Any) -> str:
 
 def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
     return value if isinstance(value, list | tuple) else (value,)
-
-
-def plain(value: Any) -> Any:
-    """Arrays as lists, scalars as Python numbers, mappings as dicts, tuples as lists; what else there is stays."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # of numpy, torch or pandas
-        # tolist() of an array of objects leaves the objects as they are.
-        found = value.tolist()
-        return float(found) if type(found) is type(value) else plain(found)  # numpy's longdouble gives itself
-    return value
 
 
 def metrics_of(values: Any) -> dict[str, float]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from toolrl.builtin.given_rows import plain
 from toolrl.errors import ConfigError, RewardError
 from toolrl.protocols import BuildContext, Reward
 from toolrl.tools.function import is_async
@@ -27,7 +28,7 @@ from toolrl_plugin_verl.adapter import EXTRA_FIELDS, REWARD_SCORES
 from toolrl_plugin_verl.dump import response_text
 from toolrl_plugin_verl.functions import run_file
 from toolrl_plugin_verl.options import VerlRewardOptions
-from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of, plain
+from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of
 from toolrl_plugin_verl.utils.reward_score import geo3k
 from toolrl_plugin_verl.utils.reward_score.default import KNOWN, score_as, scorer_of
 
