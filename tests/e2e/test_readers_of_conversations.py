@@ -130,7 +130,7 @@ def test_a_key_without_effect_is_remarked_on_with_its_place(read: Any) -> None:
         ([*SWAPPED, {"role": "assistant", "content": "3 and 12"}], "end with the assistant's"),
         ([USER, {"role": "tool", "content": "3"}], "follows no assistant message"),
         ([USER, {**SAID, "tool_calls": [{"name": "add", "args": "{}"}]}, SWAPPED[2]], "has no 'arguments'"),
-        (str(SWAPPED), "isn't JSON"),
+        (str(SWAPPED), "aren't JSON"),
     ],
 )
 def test_what_cannot_be_a_prompt_names_its_row(read: Any, messages: Any, says: str) -> None:

@@ -128,16 +128,29 @@ class TestForms:
 
     @pytest.mark.parametrize(
         "text",
-        ["[1, 2, 3]", '[{"a": 1}] is a list. What is its length?', '{"role": "user"}', "[{x}]", "[[1]]", '[{"a": 1}]'],
+        [
+            f"{json.dumps([USER])} How many messages?",
+            f"[{USER}] How many messages?",
+            "[1, 2, 3]",
+            '[{"a": 1}] is a list. What is its length?',
+            '{"role": "user"}',
+            "[{x}]",
+            "[[1]]",
+            '[{"a": 1}]',
+        ],
     )
     def test_a_question_that_is_json_stays_a_question(self, text: str) -> None:
         assert read_messages(text) == (Message("user", text),)
 
-    @pytest.mark.parametrize("text", [str([USER, BYE]), json.dumps([USER])[:-2] + "]", f"[{USER}\n {BYE}]"])
+    @pytest.mark.parametrize(
+        "text", [str([USER, BYE]), json.dumps([USER])[:-2] + "]", f"[{USER}\n {BYE}]", json.dumps([USER, BYE])[:60]]
+    )
     def test_messages_as_text_that_is_not_json_are_refused(self, text: str) -> None:
-        with pytest.raises(DataError, match=r"'messages' is .*isn't JSON") as caught:
+        with pytest.raises(DataError, match=r"'messages' is .*aren't JSON") as caught:
             read_messages(text)
         assert "json.dumps" in (caught.value.hint or "")
+        with pytest.raises(DataError, match="expected a text or a list of messages"):
+            read_messages(json.dumps(USER))
 
     def test_sharegpt(self) -> None:
         rows = [("system", "Be brief."), ("human", "Hi"), ("gpt", "Hello."), ("human", "Bye")]

@@ -18,6 +18,10 @@ from toolrl.chat.row_remarks import remark
 from toolrl.errors import DataError
 from toolrl.types import Message, ToolCall
 
+_OPENS = re.compile(r"\[?\s*\{")
+_OPENS_AS_JSON = re.compile(r'\[\s*\{\s*"')
+_FORMS = ({"role"}, {"from", "value"})
+"""Keys by which a message is known."""
 _LIKE_MESSAGES = re.compile(
     r"""['"](?:role|from)['"]\s*:\s*['"](?:system|developer|user|human|assistant|gpt|tool)['"]"""
 )
@@ -47,17 +51,23 @@ def from_text(value: Any, path: str) -> Any:
 
 def _from_json(text: str, path: str) -> list[Any] | None:
     bare = text.strip()
-    if not (bare.startswith("[") and bare.endswith("]") and bare[1:].lstrip().startswith("{")):
+    if not _OPENS.match(bare):
         return None
     try:
-        read = json.loads(bare)
+        read, end = json.JSONDecoder().raw_decode(bare)
     except (ValueError, RecursionError) as error:
-        if _LIKE_MESSAGES.search(bare) is None:
+        # A text may begin with messages and go on; one that is nothing else, or breaks off, was meant as messages.
+        if _LIKE_MESSAGES.search(bare) is None or not (bare[-1] in "]}" or _OPENS_AS_JSON.match(bare)):
             return None
         hint = "Write the column as JSON: json.dumps(messages), not str(messages)."
-        raise DataError(f"{path!r} is {short(text)}, a list of messages that isn't JSON: {error}", hint=hint) from None
-    spoken = all(isinstance(item, dict) and ("role" in item or {"from", "value"} <= set(item)) for item in read)
-    return read if spoken else None
+        raise DataError(f"{path!r} is {short(text)}, messages that aren't JSON: {error}", hint=hint) from None
+    if end < len(bare):
+        return None
+    items = read if isinstance(read, list) else [read]
+    spoken = all(isinstance(item, dict) and any(form <= set(item) for form in _FORMS) for item in items)
+    if spoken and isinstance(read, dict) and len(read) > 1:
+        raise DataError(f"{path!r} is {short(text)}, expected a text or a list of messages")
+    return read if spoken and isinstance(read, list) else None
 
 
 # Answers and their calls.

@@ -76,6 +76,8 @@ class CheckedTasks:
     def _with_messages(self, task: Task) -> Task:
         """The task with its messages checked, which a data set may have made itself. An environment may open a task
         without messages. Raises DataError."""
+        if not isinstance(task, Task):
+            raise DataError(f"the row is a {type(task).__name__}, expected a Task")
         messages = read_messages(task.messages) if task.messages else ()
         if self._where == DEMONSTRATIONS:
             check_demonstration(messages)

@@ -45,5 +45,5 @@ class Gsm8k:
             answer=answer,
             environment=options.environment,
             tools_kwargs={NAME: {"create_kwargs": {"ground_truth": answer}}},
-            extra={"question": question, "solution": solution},
+            extra={**{key: row[key] for key in row if key != "answer"}, "question": question, "solution": solution},
         )
