@@ -117,7 +117,7 @@ class TestForms:
             json.dumps([{"from": "human", "value": USER["content"]}]),
             [{"role": "user", "content": [{"type": "text", "text": USER["content"]}]}],
             [Message("user", USER["content"])],
-            [USER | {"tool_calls": None, "weight": None, "refusal": None, "annotations": [], "name": ""}],
+            [USER | {"tool_calls": "", "weight": None, "refusal": None, "annotations": [], "name": ""}],
         ],
     )
     def test_a_question_in_every_form(self, value: Any) -> None:
@@ -285,7 +285,7 @@ class TestDataSets:
         [
             ([[], [{"type": "function", "function": {"name": "f"}}]], [None, None], "holds schemas"),
             ([[], ["a"]], [(), ("a",)], None),
-            ([[], []], [(), ()], None),
+            ([[], []], [(), ()], "the task has no tools"),
             (['["a"]', "[]"], [("a",), ()], None),
             (['[{"name": "f"}]', "[]"], [None, None], "holds schemas"),
             (["a, b"], [None], "no list of tool names"),

@@ -127,6 +127,8 @@ class FileDataset:
     def _tools(self, row: Row, messages: Sequence[Message]) -> tuple[str, ...] | None:
         path, value = self._fields.tools, _decoded_list(self._get(row, "tools"))
         if "tools" not in self._named:
+            if value == [] and self._holds_schemas is None:
+                remark("tools.empty", f"{path!r} is []: the task has no tools")
             if _is_schemas(value) or (value == [] and self._holds_schemas):
                 remark("tools.schemas", f"{path!r} holds schemas, which aren't shown: the environment has the tools")
                 _compare_calls(messages, value, path)
@@ -143,13 +145,13 @@ class FileDataset:
         return tuple(value)
 
     @cached_property
-    def _holds_schemas(self) -> bool:
-        """Whether the column `tools` holds schemas in the first row in which it isn't empty."""
+    def _holds_schemas(self) -> bool | None:
+        """Whether the column `tools` holds schemas in the first row in which it isn't empty; None if there is none."""
         for index in range(min(_LOOKED_AT, len(self._rows))):
             with suppress(DataError):  # that row tells of it when it is read
                 if value := _decoded_list(self._get(self._rows[index], "tools")):
                     return _is_schemas(value)
-        return False
+        return None
 
     def _tools_kwargs(self, row: Row) -> dict[str, dict[str, Any]]:
         return read_tools_kwargs(self._get(row, "tools_kwargs"), self._fields.tools_kwargs)

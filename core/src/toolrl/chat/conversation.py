@@ -20,8 +20,7 @@ from toolrl.types import Message, ToolCall
 
 _OPENS = re.compile(r"\[?\s*\{")
 _OPENS_AS_JSON = re.compile(r'\[\s*\{\s*"')
-_FORMS = ({"role"}, {"from", "value"})
-"""Keys by which a message is known."""
+_SAYS = {"content", "tool_calls", "function_call"}
 _LIKE_MESSAGES = re.compile(
     r"""['"](?:role|from)['"]\s*:\s*['"](?:system|developer|user|human|assistant|gpt|tool)['"]"""
 )
@@ -63,11 +62,16 @@ def _from_json(text: str, path: str) -> list[Any] | None:
         raise DataError(f"{path!r} is {short(text)}, messages that aren't JSON: {error}", hint=hint) from None
     if end < len(bare):
         return None
-    items = read if isinstance(read, list) else [read]
-    spoken = all(isinstance(item, dict) and any(form <= set(item) for form in _FORMS) for item in items)
-    if spoken and isinstance(read, dict) and len(read) > 1:
+    if isinstance(read, dict) and _is_spoken(read):
         raise DataError(f"{path!r} is {short(text)}, expected a text or a list of messages")
-    return read if spoken and isinstance(read, list) else None
+    return read if isinstance(read, list) and all(map(_is_spoken, read)) else None
+
+
+def _is_spoken(item: Any) -> bool:
+    """Whether a value of JSON looks like a message."""
+    if not isinstance(item, dict):
+        return False
+    return {"from", "value"} <= set(item) or ("role" in item and bool(_SAYS & set(item)))
 
 
 # Answers and their calls.

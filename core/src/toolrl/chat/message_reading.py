@@ -79,11 +79,11 @@ def _from_sharegpt(item: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def _calls(item: Mapping[str, Any], role: str, path: str) -> Iterator[ToolCall]:
     calls, where = item.get("tool_calls"), f"{path}.tool_calls"
-    if isinstance(calls, str) and calls.strip():
-        calls = _json(calls, where, "a list of calls")
+    if isinstance(calls, str):
+        calls = _json(calls, where, "a list of calls") if calls.strip() else None
     if not calls and item.get("function_call"):  # OpenAI's form before there were several calls
         calls, where = [item["function_call"]], f"{path}.function_call"
-    if not calls and not isinstance(calls, str):
+    if not calls:
         return
     if isinstance(calls, str | Mapping) or not isinstance(calls, Sequence):
         raise _bad(f"{where!r} is {short(calls)}, expected a list")
