@@ -7,14 +7,13 @@ or a `\boxed{…}`; where it is a list, any of its entries counts.
 from __future__ import annotations
 
 from toolrl.errors import RewardError
-from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
 from toolrl_plugin_math import verifier
 from toolrl_plugin_math.options import MathOptions
-from toolrl_plugin_math.rewards import gold_texts, score
-
-_BOXED = EndFlags(("boxed",))
+from toolrl_plugin_math.rewards import score
+from toolrl_plugin_math.stated import stated_answer
+from toolrl_plugin_math.truth import gold_texts
 
 
 class MathReward:
@@ -27,11 +26,8 @@ class MathReward:
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task whose answer can't be read as mathematics."""
         golds = gold_texts(episode.task)
-        text = episode.content_of(self._options.judge)
-        boxed = _BOXED.find(text)
-        if boxed is not None:
-            text = f"\\boxed{{{boxed}}}"
-        elif self._options.boxed or not text.strip():
+        text = stated_answer(episode.content_of(self._options.judge), boxed_only=self._options.boxed)
+        if text is None:
             return score(False, self._options, answered=0.0, timeout=0.0)
         verdict = await self._verifier.judge(golds, text)
         if verdict == "bad_gold":

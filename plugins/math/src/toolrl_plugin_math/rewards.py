@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
-from toolrl.types import Episode, Score, Task
+from toolrl.types import Episode, Score
 from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions, JudgedTextOptions
 from toolrl_plugin_math.quantity import last_number, marked_number, stated_number
+from toolrl_plugin_math.truth import gold_texts
 
 
 class ExactReward:
@@ -53,19 +53,6 @@ class Gsm8kReward:
         if marked is not None and said != gold and options.format_score is not None:
             return Score(options.format_score, metrics=result.metrics)
         return result
-
-
-def gold_texts(task: Task) -> list[str]:
-    """The answers that count as right: the task's answer, or each of a list. Raises RewardError where there is none."""
-    answer = task.answer
-    several = isinstance(answer, Sequence) and not isinstance(answer, str)
-    golds = [str(item) for item in (answer if several else [answer]) if item is not None]
-    if not golds:
-        raise RewardError(
-            f"task {task.id!r} has no answer to compare with",
-            hint="Give its row an answer, or say where it is with `fields: {answer: …}`.",
-        )
-    return golds
 
 
 def score(correct: bool, options: JudgedTextOptions, **metrics: float) -> Score:

@@ -1,4 +1,4 @@
-"""What runs in the worker processes of math-verify, which is imported here and nowhere else.
+r"""Judges answers by math-verify in a worker process; math-verify is imported here and in `equality.py` alone.
 
 Work that takes too long, or doesn't end, ends when the parent kills the process.
 """
@@ -9,10 +9,15 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+from toolrl_plugin_math import notation
+from toolrl_plugin_math.stated import boxed_answer
 
 MEMORY_BYTES = 4 * 2**30
 """Address space at most: an answer such as 9^{9^9} shall not take the machine's memory."""
+MARK = "####"
 
 
 def build() -> Callable[[dict[str, Any]], dict[str, str]]:
@@ -30,25 +35,142 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
+@dataclass(frozen=True)
+class Reading:
+    """An answer as it is compared."""
+
+    content: str
+    """LaTeX without its box or delimiters, and without a unit."""
+    words: tuple[str, ...] | None
+    """Set for an answer of letters."""
+    unit: str | None
+    """Known unit; empty for one that isn't known, None for none."""
+    value: Any
+    """The expression that math-verify found in a text; None if `content` has to be parsed."""
+
+    def parse(self, content: str) -> Any:
+        """The expression that `content`, a way to write this answer, stands for; None if it can't be parsed."""
+        if self.value is not None and content == self.content:
+            return self.value
+        return _parse(notation.elements_as_words(content))
+
+
 def _judge() -> Callable[..., str]:
-    from math_verify import parse, verify  # type: ignore[import-untyped]
+    from toolrl_plugin_math import equality
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-
-    @functools.lru_cache(maxsize=1024)
-    def read_gold(gold: str) -> tuple[Any, ...]:
-        written = gold if "\\boxed" in gold or gold.count("$") == 2 else f"\\boxed{{{gold}}}"
-        return tuple(parse(written, parsing_timeout=None))
+    equality.install()
+    read_gold = functools.lru_cache(maxsize=1024)(_read_gold)
 
     def judge(golds: list[str], text: str) -> str:
-        """`right`, `wrong`, or `bad_gold` where no gold can be read."""
+        """`right`, `wrong`, or `bad_gold` if no gold can be read."""
+        truths = [truth for gold in golds if (truth := read_gold(gold)) is not None]
+        if not truths:
+            return "bad_gold"
         try:
-            read = [value for gold in golds for value in read_gold(gold)]
-            if not read:
-                return "bad_gold"
-            said = parse(text, parsing_timeout=None)
-            return "right" if verify(read, said, timeout_seconds=None) else "wrong"
+            said = _read(text)
+            return "right" if said is not None and any(_same(truth, said) for truth in truths) else "wrong"
         except Exception:  # noqa: BLE001 - a text that the library can't take is no answer
             return "wrong"
 
     return judge
+
+
+def _read_gold(gold: str) -> Reading | None:
+    """A ground truth; None for one that no answer can equal, such as a number in words."""
+    text = notation.without_preamble(gold.rpartition(MARK)[2].strip())
+    delimited = "$" in text or "\\(" in text or "\\[" in text
+    try:
+        truth = _read(text if "\\boxed" in text or delimited else f"\\boxed{{{text}}}")
+        if truth is None or not any(character.isalnum() for character in truth.content):
+            return None
+        if truth.words is not None:
+            return None if notation.spells_a_number(truth.content) else truth
+        return truth if _parse(truth.content) is not None or notation.has_base(truth.content) else None
+    except Exception:  # noqa: BLE001 - what the library fails at can't be a ground truth
+        return None
+
+
+def _read(text: str) -> Reading | None:
+    """An answer: the inside of a box or of one formula, else what math-verify finds in the text; None for none."""
+    boxed = boxed_answer(text)
+    content, value = notation.content_of(text) if boxed is None else boxed[0], None
+    if content is None:
+        content, value = _found(text)
+    if content is None or not content.strip():
+        return None
+    content = notation.content_of(content) or content.strip()
+    words = notation.words(content)
+    number, unit = notation.split_unit(content)
+    if words is not None or unit is None:
+        return Reading(content, words, None, value)
+    return Reading(number, words, unit, None)
+
+
+def _same(truth: Reading, said: Reading) -> bool:
+    if truth.unit and said.unit and truth.unit != said.unit:
+        return False
+    if "".join(truth.content.split()) == "".join(said.content.split()):
+        return True
+    if truth.words is not None and said.words is not None:
+        return truth.words == said.words
+    gold, answer = _with_bases(truth.content, said.content)
+    return any(_equal(truth, one, said, other) for one in _ways_to_read(gold) for other in _ways_to_read(answer))
+
+
+def _with_bases(gold: str, answer: str) -> tuple[str, str]:
+    """Both texts with the bases of their numbers made comparable: digits of two bases are never equal, a base may be
+    left off if the ground truth names it, and an answer's base counts if the ground truth names none."""
+    if not notation.has_base(gold):
+        return gold, notation.bases_as_values(answer)
+    if not notation.has_base(answer):
+        return notation.bases_left_off(gold), answer
+    return notation.bases_as_symbols(gold), notation.bases_as_symbols(answer)
+
+
+def _ways_to_read(content: str) -> tuple[str, ...]:
+    """`2e-1` is two tenths, or twice Euler's number less one."""
+    return tuple(dict.fromkeys((content, notation.exponents_written_out(content))))
+
+
+def _equal(truth: Reading, gold: str, said: Reading, answer: str) -> bool:
+    from toolrl_plugin_math import equality
+
+    expected, given = truth.parse(gold), said.parse(answer)
+    if expected is None or given is None:
+        return False
+    expected, in_percent = equality.without_percent(expected)
+    given, given_in_percent = equality.without_percent(given)
+    if in_percent and not given_in_percent and equality.is_share(given):
+        given = 100 * given
+    sets = {"gold_is_set": notation.is_set(gold), "said_is_set": notation.is_set(answer)}
+    return equality.equal(expected, given, **sets)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(content: str) -> Any:
+    """The expression that a formula stands for; None for one that math-verify can't parse."""
+    return next((value for value in _search(f"\\boxed{{{content}}}") if not isinstance(value, str)), None)
+
+
+def _found(text: str) -> tuple[str | None, Any]:
+    """The mathematics that math-verify finds in a text, as LaTeX and as an expression."""
+    from toolrl_plugin_math import equality
+
+    found = _search(text)
+    value = next((value for value in found if not isinstance(value, str)), None)
+    content = next((value.strip().rstrip(".") for value in found if isinstance(value, str)), None)
+    if content is not None and value is not None and "%" not in content and equality.without_percent(value)[1]:
+        content += "\\%"
+    return content, value
+
+
+def _search(text: str) -> list[Any]:
+    """The expression that math-verify reads from a text, and its LaTeX."""
+    from latex2sympy2_extended.latex2sympy2 import NormalizationConfig  # type: ignore[import-untyped]
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse  # type: ignore[import-untyped]
+
+    # Units are off: the library takes `ab` in `2ab` and `t` in `x^2 t` for one.
+    normal = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
+    latex = LatexExtractionConfig(normalization_config=normal)
+    return list(parse(text, [latex, ExprExtractionConfig()], parsing_timeout=None))

@@ -1,0 +1,230 @@
+r"""How answers are written: words, units, bases, exponents, read off the LaTeX before math-verify parses it.
+
+math-verify takes letters for factors (`BDAC` equals `ABCD`), drops what it takes for a unit (`x^2 t` becomes `x^2`) and
+an index behind digits (`11_2` becomes 11). Here such text is recognised, compared as what it is, or rewritten so that the
+library reads it rightly.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TEXT = r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname)\s*"
+_TEXT_BOX = re.compile(_TEXT + r"\{((?:[^{}]|\{\})*)\}")
+_SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad\b|\s+")
+_LETTERS = re.compile(r"[^\W\d_]+(?:[ ,;.'’/&-]+[^\W\d_]+)*")
+_ENDS = re.compile(r"(?i)\A\s*(?:so\s+|therefore,?\s+)?(?:the\s+)?(?:final\s+|correct\s+)?answer\s*(?:is|:)\s*:?\s*")
+_DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\[", "\\]"), ("\\(", "\\)"))
+
+NUMBER_WORDS = frozenset(
+    "zero two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty thirty forty fourty fifty sixty seventy eighty ninety hundred hundreds thousand thousands "
+    "million millions billion billions trillion trillions".split()
+)
+_ALSO_NUMBER_WORDS = frozenset("one a an half halves third thirds quarter quarters fourth fourths fifth dozen".split())
+
+_UNITS = {
+    "millimet(?:er|re)s?|mm": "mm",
+    "centimet(?:er|re)s?|cms?": "cm",
+    "decimet(?:er|re)s?|dm": "dm",
+    "kilomet(?:er|re)s?|kms?": "km",
+    "met(?:er|re)s?|m": "m",
+    "inch(?:es)?|ins?": "in",
+    "feet|foot|ft": "ft",
+    "yards?|yds?": "yd",
+    "miles?|mi": "mi",
+    "milligrams?|mg": "mg",
+    "kilograms?|kgs?": "kg",
+    "grams?|gm|g": "g",
+    "pounds?|lbs?": "lb",
+    "ounces?|oz": "oz",
+    "seconds?|secs?|s": "s",
+    "minutes?|mins?": "min",
+    "hours?|hrs?|h": "h",
+    "days?": "d",
+    "weeks?": "week",
+    "months?": "month",
+    "years?|yrs?": "year",
+    "millilit(?:er|re)s?|m[lL]": "mL",
+    "lit(?:er|re)s?|L": "L",
+    "miles per hour|mph": "mph",
+    "km/h|kmph|kilomet(?:er|re)s? per hour": "km/h",
+    "m/s|met(?:er|re)s? per second": "m/s",
+    "degrees?|deg": "deg",
+    "radians?|rad": "rad",
+    "dollars?|USD": "dollar",
+    "cents?": "cent",
+    "euros?|EUR": "euro",
+    "a\\.?m\\.?": "am",
+    "p\\.?m\\.?": "pm",
+}
+_UNIT = "|".join(f"(?P<u{index}>{names})" for index, names in enumerate(_UNITS))
+_POWER = r"(?P<power>\s*\^\s*\{?\s*(?P<exponent>[23])\s*\}?|(?P<raised>[²³]))?"
+_UNIT_AT_END = re.compile(
+    rf"(?P<before>.*?[\d}})\]°])\s*(?:\\[,;:! ]|~)*\s*(?P<text>{_TEXT}\{{\s*)?(?P<area>square |sq\.? |cubic |cu\.? )?\b(?:{_UNIT})"
+    rf"(?(text)\s*{_POWER.replace('?P<', '?P<in')}\s*\.?\s*\}}){_POWER}\s*\.?\s*",
+    re.DOTALL,
+)
+_DEGREES = re.compile(r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree|°)\s*(?P<scale>(?:\\(?:text|mathrm)\s*\{\s*[CF]\s*\}|[CF])?)\s*\Z")
+_WORDS_AT_END = re.compile(
+    rf"(?P<before>.*?[\d}})])\s*(?:\\[,;:! ]|~)*\s*(?:{_TEXT}\{{(?P<text>[^{{}}]*)\}}(?:\s*\^\s*\{{?\d\}}?)?|\s(?P<bare>[^\W\d_]{{4,}}"
+    r"(?:\s+[^\W\d_]+)*))\s*\.?\s*",
+    re.DOTALL,
+)
+_BASE = re.compile(
+    r"(?<![\w\\}.])(?P<digits>\d[0-9A-Fa-f]*(?:\.[0-9A-Fa-f]+)?|\(\s*\d[0-9A-Fa-f]*\s*\))\s*_\s*"
+    rf"(?:\{{\s*(?:{_TEXT}\{{\s*)?(?:base\s*)?(?P<base>\d{{1,2}}|[a-z]+)\s*\}}?\s*\}}|(?P<digit>\d))"
+    r"|(?<![\w\\}.])(?P<plain>\d[0-9A-Fa-f]*)\s*(?:\\text\s*\{\s*)?(?:,\s*)?(?:\(\s*)?\bbase[\s-]*(?P<said>\d{1,2}|[a-z]+)\b"
+    r"(?:\s*\))?\s*\}?"
+)
+_BASE_WORDS = dict(
+    zip(
+        "two three four five six seven eight nine ten eleven twelve".split(),
+        range(2, 13),
+        strict=True,
+    )
+) | {"sixteen": 16}
+_SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)\s?[eE]([+-]?\d{1,4})(?![\w.])")
+_LETTER_ELEMENT = re.compile(r"(?<=[,(\[{=;])(\s*)([A-Za-z]{2,})(?=\s*(?:[,)\];=]|\\\}|\Z))|\A(\s*)([A-Za-z]{2,})(?=\s*[,;])")
+_NO_WORDS = frozenset("and or inf infinity pi sin cos tan log ln exp sqrt gcd lcm mod det max min".split())
+
+
+def content_of(text: str) -> str | None:
+    r"""The inside of a text that is one formula as a whole, `$…$`, `\(…\)`, `\[…\]`; None for all else."""
+    text = text.strip()
+    for first, last in _DELIMITERS:
+        inside = text[len(first) : len(text) - len(last)]
+        if len(text) > len(first) + len(last) and text.startswith(first) and text.endswith(last) and first not in inside:
+            return inside.strip()
+    return None
+
+
+def without_preamble(text: str) -> str:
+    """A text without `The answer is` before it and the full stop behind it."""
+    shorter = _ENDS.sub("", text)
+    return shorter if shorter == text else re.sub(r"\.\s*\Z", "", shorter)
+
+
+def words(content: str) -> tuple[str, ...] | None:
+    """The words of an answer that consists of letters, as they are compared; None for all else.
+
+    White space and case don't count. A list with `and` or `or` is sorted.
+    """
+    text = _SPACES.sub(" ", _TEXT_BOX.sub(r"\1", _TEXT_BOX.sub(r"\1", content)))
+    text = text.replace("$", "").replace("{", "").replace("}", "").strip(" .\"'`*:")
+    if text.startswith("(") and text.endswith(")") and "," not in text:
+        text = text[1:-1].strip()
+    elif re.fullmatch(r"\(?[A-Za-z][).]", text):  # a choice: `C)`
+        text = text.strip("().")
+    if not _LETTERS.fullmatch(text):
+        return None
+    parts = re.split(r"\s*(?:,\s*(?:and|or)\s|\s(?:and|or)\s|[,;/&])\s*", text.casefold())
+    found = [re.sub(r"[\s.'’-]+", "", part) for part in parts]
+    return tuple(sorted(found) if re.search(r"\s(?:and|or)\s", text.casefold()) else found)
+
+
+def spells_a_number(content: str) -> bool:
+    """Whether an answer of letters holds a number in words, as `forty two` and `two thirds` do."""
+    said = re.findall(r"[^\W\d_]+", _TEXT_BOX.sub(r"\1", content).casefold())
+    return any(word in NUMBER_WORDS for word in said) or bool(said) and all(
+        word in _ALSO_NUMBER_WORDS and len(word) > 2 for word in said
+    )
+
+
+def split_unit(content: str) -> tuple[str, str | None]:
+    """An answer without the unit behind its number, and the unit: None for none, empty for one that isn't known."""
+    if (match := _DEGREES.search(content)) and re.search(r"\d", content[: match.start()]):
+        scale = re.sub(r"[^CF]", "", match["scale"].rpartition("{")[2] if "{" in match["scale"] else match["scale"])
+        return content[: match.start()].strip(), "deg" + scale
+    if (match := _UNIT_AT_END.fullmatch(content)) and _is_plain(match["before"]):
+        groups = match.groupdict()
+        name = next(unit for index, unit in enumerate(_UNITS.values()) if groups[f"u{index}"] is not None)
+        power = groups["exponent"] or groups["raised"] or groups["inexponent"] or groups["inraised"]
+        power = {"²": "2", "³": "3"}.get(power or "", power)
+        area = {"s": "2", "c": "3"}.get((groups["area"] or " ")[0].lower())
+        return match["before"].strip(), name + (area or power or "")
+    if (match := _WORDS_AT_END.fullmatch(content)) and _is_plain(match["before"]):
+        said = (match["text"] or match["bare"] or "").strip()
+        if re.match(r"(?i)(?:and|or)\b|percent|pct", said) or (match["text"] is not None and len(said) == 1):
+            return content, None
+        return match["before"].strip(), ""
+    return content, None
+
+
+def _is_plain(before: str) -> bool:
+    """Whether a number without variables, or nothing but commands and digits, stands before a unit."""
+    bare = re.sub(r"\\[a-zA-Z]+", "", _TEXT_BOX.sub("", before))
+    if re.search(r"[_=+*/^,(\-]\s*\Z", before):
+        return False
+    return not re.search(r"[^\W\d_]", re.sub(r"\A.*=", "", bare, flags=re.DOTALL))
+
+
+def has_base(content: str) -> bool:
+    """Whether a number with its base, such as `11_2`, is in the answer."""
+    return any(_base(match) for match in _BASE.finditer(content))
+
+
+def bases_as_symbols(content: str) -> str:
+    """An answer in which each number with a base is a symbol of its own: `11_2` and `11_{2}` are the same one."""
+
+    def symbol(match: re.Match[str]) -> str:
+        digits, base = _digits(match), _base(match)
+        if base == 10:
+            return digits
+        return match.group() if base is None else f"b_{{{base}{_letters(digits)}}}"
+
+    return _BASE.sub(symbol, content)
+
+
+def bases_left_off(content: str) -> str:
+    """An answer in which digits with a base stand without it."""
+    return _BASE.sub(lambda match: _digits(match) if _base(match) else match.group(), content)
+
+
+def bases_as_values(content: str) -> str:
+    """An answer in which each whole number with a base is written in base ten."""
+
+    def value(match: re.Match[str]) -> str:
+        base = _base(match)
+        try:
+            return match.group() if base is None else str(int(_digits(match), base))
+        except ValueError:  # a digit that the base doesn't have, a point
+            return f"b_{{{base}{_letters(_digits(match))}}}"
+
+    return _BASE.sub(value, content)
+
+
+def exponents_written_out(content: str) -> str:
+    r"""An answer in which `3e-5` is `3 \times 10^{-5}`."""
+    return _SCIENTIFIC.sub(lambda match: rf"{match[1]} \times 10^{{{int(match[2])}}}", content)
+
+
+def elements_as_words(content: str) -> str:
+    r"""A list, set or tuple in which each element of two letters or more is one word, not a product of letters."""
+
+    def word(match: re.Match[str]) -> str:
+        space, said = (match[1], match[2]) if match[2] else (match[3], match[4])
+        return match.group() if said.lower() in _NO_WORDS else f"{space}\\text{{{said}}}"
+
+    return _LETTER_ELEMENT.sub(word, content)
+
+
+def is_set(content: str) -> bool:
+    r"""Whether an answer is in the braces of a set, `\{1, 2\}`; a name before it doesn't count."""
+    bare = re.sub(r"\A.*?(?:=|\\in\b)", "", content.replace("\\left", "").replace("\\right", ""), flags=re.DOTALL).strip()
+    return bare.startswith(("\\{", "\\lbrace")) and bare.endswith(("\\}", "\\rbrace"))
+
+
+def _base(match: re.Match[str]) -> int | None:
+    said = match["base"] or match["digit"] or match["said"]
+    base = int(said) if said.isdigit() else _BASE_WORDS.get(said, 0)
+    return base if 2 <= base <= 36 else None
+
+
+def _digits(match: re.Match[str]) -> str:
+    return (match["digits"] or match["plain"]).strip("() ").upper()
+
+
+def _letters(digits: str) -> str:
+    """Digits as an index that can't be taken for a number: `11.01` is `x11p01`."""
+    return "x" + digits.replace(".", "p")
