@@ -64,7 +64,7 @@ class TestNumbers:
             ("#### 1\n#### 2", 2),
             ("#### **$1,000**", 1000),
             ("####\n7", 7),
-            ("#### 5 apples and 7 pears", 5),
+            ("#### 5 apples and 7 pears", None),
             ("#### about\n7", None),
             ("#### ", None),
             ("18", None),
@@ -97,7 +97,7 @@ class TestGsm8k:
     def test_flexible_takes_the_last_number_without_a_mark(self) -> None:
         assert gsm8k("18", "First 5, then 18.", method="flexible").value == 1.0
         assert gsm8k("18", "18 is right, not 5", method="flexible").value == 0.0
-        assert gsm8k("18", "#### 18 or rather 5", method="flexible").value == 1.0
+        assert gsm8k("18", "#### 18 or rather 5", method="flexible").value == 0.0
 
     def test_values_and_format_score(self) -> None:
         options = {"correct": 2.0, "wrong": -1.0, "format_score": 0.1}

@@ -75,7 +75,9 @@ def _same_number(a: Any, b: Any, float_rounding: int, numeric_precision: int) ->
     """Replaces `sympy_numeric_eq`: exact where both are exact, relative where they are small."""
     if isinstance(a, MatrixBase) and isinstance(b, MatrixBase):
         pairs = zip(a.flat(), b.flat(), strict=True) if a.shape == b.shape else ()
-        return a.shape == b.shape and all(grader.sympy_expr_eq(x, y, float_rounding, numeric_precision) for x, y in pairs)
+        return a.shape == b.shape and all(
+            grader.sympy_expr_eq(x, y, float_rounding, numeric_precision) for x, y in pairs
+        )
     try:
         one, other = _decimals(a), _decimals(b)
         if one.is_number and other.is_number:

@@ -65,7 +65,9 @@ _UNIT_AT_END = re.compile(
     rf"(?(text)\s*{_POWER.replace('?P<', '?P<in')}\s*\.?\s*\}}){_POWER}\s*\.?\s*",
     re.DOTALL,
 )
-_DEGREES = re.compile(r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree|°)\s*(?P<scale>(?:\\(?:text|mathrm)\s*\{\s*[CF]\s*\}|[CF])?)\s*\Z")
+_DEGREES = re.compile(
+    r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree|°)\s*(?P<scale>(?:\\(?:text|mathrm)\s*\{\s*[CF]\s*\}|[CF])?)\s*\Z"
+)
 _WORDS_AT_END = re.compile(
     rf"(?P<before>.*?[\d}})])\s*(?:\\[,;:! ]|~)*\s*(?:{_TEXT}\{{(?P<text>[^{{}}]*)\}}(?:\s*\^\s*\{{?\d\}}?)?|\s(?P<bare>[^\W\d_]{{4,}}"
     r"(?:\s+[^\W\d_]+)*))\s*\.?\s*",
@@ -74,7 +76,7 @@ _WORDS_AT_END = re.compile(
 _BASE = re.compile(
     r"(?<![\w\\}.])(?P<digits>\d[0-9A-Fa-f]*(?:\.[0-9A-Fa-f]+)?|\(\s*\d[0-9A-Fa-f]*\s*\))\s*_\s*"
     rf"(?:\{{\s*(?:{_TEXT}\{{\s*)?(?:base\s*)?(?P<base>\d{{1,2}}|[a-z]+)\s*\}}?\s*\}}|(?P<digit>\d))"
-    r"|(?<![\w\\}.])(?P<plain>\d[0-9A-Fa-f]*)\s*(?:\\text\s*\{\s*)?(?:,\s*)?(?:\(\s*)?\bbase[\s-]*(?P<said>\d{1,2}|[a-z]+)\b"
+    r"|(?<![\w\\}.])(?P<plain>\d[0-9A-Fa-f]*)\s*(?:\\text\s*\{\s*)?(?:,\s*)?(?:\(\s*)?\bbase[\s-]*(?:\}\s*)?(?P<said>\d{1,2}|[a-z]+)\b"
     r"(?:\s*\))?\s*\}?"
 )
 _BASE_WORDS = dict(
@@ -85,7 +87,9 @@ _BASE_WORDS = dict(
     )
 ) | {"sixteen": 16}
 _SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)\s?[eE]([+-]?\d{1,4})(?![\w.])")
-_LETTER_ELEMENT = re.compile(r"(?<=[,(\[{=;])(\s*)([A-Za-z]{2,})(?=\s*(?:[,)\];=]|\\\}|\Z))|\A(\s*)([A-Za-z]{2,})(?=\s*[,;])")
+_LETTER_ELEMENT = re.compile(
+    r"(?<=[,(\[{=;])(\s*)([A-Za-z]{2,})(?=\s*(?:[,)\];=]|\\\}|\Z))|\A(\s*)([A-Za-z]{2,})(?=\s*[,;])"
+)
 _NO_WORDS = frozenset("and or inf infinity pi sin cos tan log ln exp sqrt gcd lcm mod det max min".split())
 
 
@@ -94,7 +98,12 @@ def content_of(text: str) -> str | None:
     text = text.strip()
     for first, last in _DELIMITERS:
         inside = text[len(first) : len(text) - len(last)]
-        if len(text) > len(first) + len(last) and text.startswith(first) and text.endswith(last) and first not in inside:
+        if (
+            len(text) > len(first) + len(last)
+            and text.startswith(first)
+            and text.endswith(last)
+            and first not in inside
+        ):
             return inside.strip()
     return None
 
@@ -126,8 +135,10 @@ def words(content: str) -> tuple[str, ...] | None:
 def spells_a_number(content: str) -> bool:
     """Whether an answer of letters holds a number in words, as `forty two` and `two thirds` do."""
     said = re.findall(r"[^\W\d_]+", _TEXT_BOX.sub(r"\1", content).casefold())
-    return any(word in NUMBER_WORDS for word in said) or bool(said) and all(
-        word in _ALSO_NUMBER_WORDS and len(word) > 2 for word in said
+    return (
+        any(word in NUMBER_WORDS for word in said)
+        or bool(said)
+        and all(word in _ALSO_NUMBER_WORDS and len(word) > 2 for word in said)
     )
 
 
@@ -211,7 +222,9 @@ def elements_as_words(content: str) -> str:
 
 def is_set(content: str) -> bool:
     r"""Whether an answer is in the braces of a set, `\{1, 2\}`; a name before it doesn't count."""
-    bare = re.sub(r"\A.*?(?:=|\\in\b)", "", content.replace("\\left", "").replace("\\right", ""), flags=re.DOTALL).strip()
+    bare = re.sub(
+        r"\A.*?(?:=|\\in\b)", "", content.replace("\\left", "").replace("\\right", ""), flags=re.DOTALL
+    ).strip()
     return bare.startswith(("\\{", "\\lbrace")) and bare.endswith(("\\}", "\\rbrace"))
 
 

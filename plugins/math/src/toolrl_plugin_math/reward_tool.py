@@ -15,7 +15,7 @@ from toolrl.protocols import BuildContext
 from toolrl.tools import Tool
 from toolrl.types import ToolResult, ToolSpec
 from toolrl_plugin_math.options import RewardToolOptions
-from toolrl_plugin_math.quantity import stated_number
+from toolrl_plugin_math.quantity import stated_number, true_number
 
 NAME = "calc_gsm8k_reward"
 
@@ -92,7 +92,7 @@ class Gsm8kRewardTool(AnswerTool):
         super().__init__(options or RewardToolOptions(), context)
 
     def gold(self, ground_truth: Any) -> Any:
-        return stated_number(ground_truth)
+        return true_number(ground_truth)
 
     async def is_right(self, answer: str, gold: Any) -> bool:
         return bool(stated_number(answer) == gold)

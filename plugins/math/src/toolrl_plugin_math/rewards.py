@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+from decimal import Decimal, InvalidOperation
 
 from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
-from toolrl.types import Episode, Score
+from toolrl.types import Episode, Score, Task
 from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions, JudgedTextOptions
-from toolrl_plugin_math.quantity import last_number, marked_number, stated_number
-from toolrl_plugin_math.truth import gold_texts
+from toolrl_plugin_math.quantity import last_number, marked, true_number
+from toolrl_plugin_math.truth import MAX_DIGITS, gold_number, gold_texts, gold_values
 
 
 class ExactReward:
@@ -20,9 +21,17 @@ class ExactReward:
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task without an answer."""
-        golds = gold_texts(episode.task)
         said = self._normal(episode.content_of(self._options.judge))
-        return score(any(said == self._normal(gold) for gold in golds), self._options)
+        right = any(said == self._normal(gold) for gold in gold_texts(episode.task))
+        return score(right or self._is_number(said, episode.task), self._options)
+
+    def _is_number(self, said: str, task: Task) -> bool:
+        """Whether the text is a plain number that equals a ground truth that is a number: `72.0` and 72."""
+        try:
+            number = Decimal(said) if len(said) <= MAX_DIGITS else None
+        except InvalidOperation:
+            return False
+        return number is not None and any(number == gold_number(gold) for gold in gold_values(task))
 
     def _normal(self, text: str) -> str:
         text = " ".join(unicodedata.normalize("NFC", text).split())
@@ -36,21 +45,21 @@ class Gsm8kReward:
         self._options = options or Gsm8kRewardOptions()
 
     async def score(self, episode: Episode) -> Score:
-        """Raises RewardError for a task whose answer isn't a number."""
+        """Raises RewardError for a task whose answer doesn't state one number."""
         options = self._options
-        gold = None if episode.task.answer is None else stated_number(episode.task.answer)
-        if gold is None:
+        golds = [number for gold in gold_values(episode.task) if (number := true_number(gold)) is not None]
+        if not golds:
             raise RewardError(
-                f"task {episode.task.id!r} has {episode.task.answer!r:.80} as answer, which holds no number",
-                hint="The reward `gsm8k` needs a number, or a solution that ends with `#### N`.",
+                f"task {episode.task.id!r} has {episode.task.answer!r:.80} as answer, which doesn't state one number",
+                hint="The reward `gsm8k` needs a number, with or without a unit, or a solution that ends with `#### N`.",
             )
         text = episode.content_of(options.judge)
-        marked = marked_number(text)
-        said = marked
-        if said is None and options.method == "flexible":
+        stated = marked(text)
+        said = None if stated is None else stated.number
+        if stated is None and options.method == "flexible":
             said = last_number(text)
-        result = score(said == gold, options, answered=float(said is not None))
-        if marked is not None and said != gold and options.format_score is not None:
+        result = score(said in golds, options, answered=float(said is not None))
+        if stated is not None and said is not None and said not in golds and options.format_score is not None:
             return Score(options.format_score, metrics=result.metrics)
         return result
 

@@ -20,7 +20,8 @@ MAX_STATEMENT = 1000
 _TOKEN = re.compile(r"\\boxed\s*\{|\\[{}]|\\\\(?!boxed)|[{}]")  # also \\\\boxed, of text that was escaped twice
 _SEPARATOR = re.compile(r"\b(?:and|or)\b|,|;")
 _FINAL = re.compile(
-    r"\bfinal\s+answer\b(?:\s+(?:to|for|of)\b[^.\n$\\]{0,80}?)?(?:\*\*)?(?:\s+is\b|\s*[:=])(?:\*\*)?\s*:?", re.IGNORECASE
+    r"\bfinal\s+answer\b(?:\s+(?:to|for|of)\b[^.\n$\\]{0,80}?)?(?:\*\*)?(?:\s+is\b|\s*[:=])(?:\*\*)?\s*:?",
+    re.IGNORECASE,
 )
 _MATHEMATICS = re.compile(r"\s*(?:\*\*)?\s*(?:\$|\\[(\[]|\\[dt]?frac|\\sqrt|[-−+]?[€£¥₹]?\.?\d)")
 _NUMBER = r"[-−+]?[$€£¥₹]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:/\d+)?(?<=\d)%?"

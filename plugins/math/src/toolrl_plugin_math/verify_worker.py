@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from toolrl_plugin_math.stated import boxed_answer
 MEMORY_BYTES = 4 * 2**30
 """Address space at most: an answer such as 9^{9^9} shall not take the machine's memory."""
 MARK = "####"
+_DOLLARS = re.compile(r"(?<!\\)\$")
 
 
 def build() -> Callable[[dict[str, Any]], dict[str, str]]:
@@ -79,7 +81,7 @@ def _judge() -> Callable[..., str]:
 def _read_gold(gold: str) -> Reading | None:
     """A ground truth; None for one that no answer can equal, such as a number in words."""
     text = notation.without_preamble(gold.rpartition(MARK)[2].strip())
-    delimited = "$" in text or "\\(" in text or "\\[" in text
+    delimited = len(_DOLLARS.findall(text)) > 1 or "\\(" in text or "\\[" in text
     try:
         truth = _read(text if "\\boxed" in text or delimited else f"\\boxed{{{text}}}")
         if truth is None or not any(character.isalnum() for character in truth.content):
