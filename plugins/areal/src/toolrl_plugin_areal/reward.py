@@ -24,7 +24,7 @@ class ArealTirReward:
         judged = MathOptions(
             boxed=False, judge="all", correct=right, wrong=wrong, timeout=options.timeout, workers=options.workers
         )
-        self._math = MathReward(judged, context)
+        self._math = MathReward(judged, context, mode="plain")  # as AReaL asks the library
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task whose answer can't be read as mathematics."""

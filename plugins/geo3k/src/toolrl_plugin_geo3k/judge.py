@@ -8,9 +8,11 @@ plain numbers needs no mathematics; about the rest math-verify is asked, in a pr
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from toolrl.errors import RewardError
 from toolrl.parsing.flags import EndFlags
+from toolrl_plugin_math.quantity import close
 from toolrl_plugin_math.verifier import Verifier
 
 BOXED = EndFlags(("boxed",))
@@ -31,8 +33,6 @@ _NAME = re.compile(
 )
 _SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad")
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+(?:\.\d{1,300})?|\d{1,300}(?:\.\d{1,300})?|\.\d{1,300})")
-_DECIMALS = 6
-"""In which numbers have to agree, as in math-verify."""
 
 
 def bare(answer: str) -> str:
@@ -62,7 +62,7 @@ class GeometryJudge:
         if plain == right:
             return True
         if _NUMBER.fullmatch(plain) and _NUMBER.fullmatch(right):
-            return round(float(plain.replace(",", "")) - float(right.replace(",", "")), _DECIMALS) == 0
+            return close(Fraction(plain.replace(",", "")), Fraction(right.replace(",", "")))
         verdict = await self._verifier.judge([gold], f"\\boxed{{{given}}}")
         if verdict == "bad_gold":
             raise RewardError(

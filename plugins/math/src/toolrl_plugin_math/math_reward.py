@@ -19,14 +19,19 @@ from toolrl_plugin_math.truth import gold_texts
 class MathReward:
     """Judges in worker processes, so that no answer holds up the run."""
 
-    def __init__(self, options: MathOptions | None, context: BuildContext) -> None:
+    def __init__(
+        self, options: MathOptions | None, context: BuildContext, *, mode: verifier.Mode = "guarded"
+    ) -> None:
+        """`mode` is for rewards that reproduce another framework's score by math-verify alone: `plain`."""
         self._options = options or MathOptions()
-        self._verifier = verifier.Verifier(self._options.workers, self._options.timeout)
+        self._lists = mode == "guarded"
+        self._verifier = verifier.Verifier(self._options.workers, self._options.timeout, mode)
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task whose answer can't be read as mathematics."""
         golds = gold_texts(episode.task)
-        text = stated_answer(episode.content_of(self._options.judge), boxed_only=self._options.boxed)
+        content = episode.content_of(self._options.judge)
+        text = stated_answer(content, boxed_only=self._options.boxed, lists=self._lists)
         if text is None:
             return score(False, self._options, answered=0.0, timeout=0.0)
         verdict = await self._verifier.judge(golds, text)

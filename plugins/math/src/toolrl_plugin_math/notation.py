@@ -1,8 +1,8 @@
 r"""How answers are written: words, units, bases, exponents, read off the LaTeX before math-verify parses it.
 
 math-verify takes letters for factors (`BDAC` equals `ABCD`), drops what it takes for a unit (`x^2 t` becomes `x^2`) and
-an index behind digits (`11_2` becomes 11). Here such text is recognised, compared as what it is, or rewritten so that the
-library reads it rightly.
+an index behind digits (`11_2` becomes 11). Here such text is recognised and compared as what it is, or rewritten for the
+library.
 """
 
 from __future__ import annotations

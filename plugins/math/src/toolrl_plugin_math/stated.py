@@ -77,35 +77,36 @@ def boxed_answer(text: str) -> tuple[str, int] | None:
     return ", ".join(reversed(parts)), found[-1].end
 
 
-def stated_answer(text: str, *, boxed_only: bool = False) -> str | None:
+def stated_answer(text: str, *, boxed_only: bool = False, lists: bool = True) -> str | None:
     r"""The part of a text that states its answer, as `\boxed{…}` or as text in which mathematics has to be found; None
     if there is none.
 
     A sentence such as "The final answer is $10,455$" behind the last box takes its place, because a box may hold the
-    result of a step. With `boxed_only` nothing but a box counts.
+    result of a step. With `boxed_only` nothing but a box counts. With `lists` a plain list such as `1 or 2` is one
+    answer, of which math-verify would take the first number.
     """
     found = boxed_answer(text)
     if boxed_only:
         return None if found is None else f"\\boxed{{{found[0]}}}"
-    if (final := _final_statement(text, 0 if found is None else found[1])) is not None:
+    if (final := _final_statement(text, 0 if found is None else found[1], lists)) is not None:
         return final
     if found is not None:
         return f"\\boxed{{{found[0]}}}"
-    return (_listed(text) or text) if text.strip() else None
+    return ((_listed(text) if lists else None) or text) if text.strip() else None
 
 
-def _final_statement(text: str, start: int) -> str | None:
+def _final_statement(text: str, start: int, lists: bool) -> str | None:
     """The last "final answer is …" behind `start` that mathematics follows."""
     for match in reversed(list(_FINAL.finditer(text, start))):
         if _MATHEMATICS.match(text, match.end()):
             rest = text[match.end() : match.end() + MAX_STATEMENT]
-            listed = _LISTED.match(rest)
+            listed = _LISTED.match(rest) if lists else None
             return f"\\boxed{{{listed['list']}}}" if listed else f"The final answer is {rest.lstrip()}"
     return None
 
 
 def _listed(text: str) -> str | None:
-    """A list of plain numbers that is stated as the answer, as a box: of `The answer is 1 or 2` neither counts alone."""
+    """A list of plain numbers that is stated as the answer, as a box: `The answer is 1 or 2` states neither alone."""
     for match in reversed(list(_ANSWER.finditer(text))):
         listed = _LISTED.match(text[match.end() : match.end() + MAX_STATEMENT])
         return f"\\boxed{{{listed['list']}}}" if listed else None

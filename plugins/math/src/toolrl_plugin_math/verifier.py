@@ -9,15 +9,19 @@ question starts another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 
 from toolrl.errors import RewardError
 from toolrl.tools.subprocess_pool import ProcessCrashError
 from toolrl_common.workers import RestartingWorker, WorkerError, WorkerThreads
 
+Mode = Literal["guarded", "plain"]
 
-def worker() -> RestartingWorker:
-    """One process."""
-    return RestartingWorker("toolrl_plugin_math.verify_worker")
+
+def worker(mode: Mode = "guarded") -> RestartingWorker:
+    """One process. In the mode `plain` math-verify judges as it is, with its false positives."""
+    return RestartingWorker("toolrl_plugin_math.verify_worker", mode)
 
 
 def judge(process: RestartingWorker, golds: Sequence[str], text: str, timeout: float) -> str:
@@ -36,9 +40,9 @@ def judge(process: RestartingWorker, golds: Sequence[str], text: str, timeout: f
 class Verifier:
     """Some workers. Needs no closing: they end with this object or with the interpreter."""
 
-    def __init__(self, workers: int, timeout: float) -> None:
+    def __init__(self, workers: int, timeout: float, mode: Mode = "guarded") -> None:
         self._timeout = timeout
-        self._workers = WorkerThreads(workers, worker, name="math-verify")
+        self._workers = WorkerThreads(workers, partial(worker, mode), name="math-verify")
 
     async def judge(self, golds: Sequence[str], text: str) -> str:
         """`right`, `wrong`, `timeout` or `bad_gold`. Raises RewardError where no worker can judge."""

@@ -22,10 +22,10 @@ MARK = "####"
 _DOLLARS = re.compile(r"(?<!\\)\$")
 
 
-def build() -> Callable[[dict[str, Any]], dict[str, str]]:
-    """Answers a request with its verdict."""
+def build(mode: str = "guarded") -> Callable[[dict[str, Any]], dict[str, str]]:
+    """Answers a request with its verdict. In the mode `plain` math-verify judges alone, as it is."""
     _limit_memory()
-    judge = _judge()
+    judge = _judge_plainly() if mode == "plain" else _judge()
     judge(["1/2"], "\\boxed{\\frac{1}{2}}")  # loads the rest of sympy, before a question's time begins
     return lambda request: {"verdict": judge(**request)}
 
@@ -72,6 +72,30 @@ def _judge() -> Callable[..., str]:
         try:
             said = _read(text)
             return "right" if said is not None and any(_same(truth, said) for truth in truths) else "wrong"
+        except Exception:  # noqa: BLE001 - a text that the library can't take is no answer
+            return "wrong"
+
+    return judge
+
+
+def _judge_plainly() -> Callable[..., str]:
+    from math_verify import parse, verify
+
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+
+    @functools.lru_cache(maxsize=1024)
+    def read_gold(gold: str) -> tuple[Any, ...]:
+        written = gold if "\\boxed" in gold or gold.count("$") == 2 else f"\\boxed{{{gold}}}"
+        return tuple(parse(written, parsing_timeout=None))
+
+    def judge(golds: list[str], text: str) -> str:
+        """`right`, `wrong`, or `bad_gold` if no gold can be read."""
+        try:
+            read = [value for gold in golds for value in read_gold(gold)]
+            if not read:
+                return "bad_gold"
+            said = parse(text, parsing_timeout=None)
+            return "right" if verify(read, said, timeout_seconds=None) else "wrong"
         except Exception:  # noqa: BLE001 - a text that the library can't take is no answer
             return "wrong"
 

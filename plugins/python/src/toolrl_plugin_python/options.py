@@ -99,7 +99,8 @@ class CodeOptions(IsolationOptions):
         1e-6,
         ge=0,
         lt=1,
-        description="How far a decimal number may be from the expected one, absolutely or relatively; 0 for no way.",
+        description="Relative difference at most of a decimal number from the expected one, and the absolute one from zero; "
+        "0: the same number.",
     )
     concurrency: int | None = Field(
         None, ge=1, description="Cases that run at once, others wait; None for the number of processors."

@@ -5,7 +5,8 @@ whole program gets its input, a function its arguments, and what comes out is co
 
 Output is compared line by line and word by word: how words of a line are separated, blanks at a line's end and empty
 lines at the end of all don't matter. Two words are the same where their letters are; where the expected one is a number
-with a point or an exponent, a number within the tolerance is right as well. Whole numbers have to be exact.
+with a point or an exponent, a number within the relative tolerance, or that rounds to it, is right as well. Whole
+numbers have to be exact.
 
 What the program does to its own process, patch builtins, write to any descriptor, exit, fork, ends in one of these:
 another value, or none.
@@ -20,6 +21,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Literal
 
 from toolrl_common.plain_values import decode, encode, program_text
@@ -40,6 +42,9 @@ longer forms."""
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d{1,4})?")
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?")
 _LONGEST_NUMBER = 400
+_NOISE = 1e-12
+_NOISE_DIGITS = 15
+"""A number below _NOISE with so many digits is zero but for rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ def same_value(given: Any, expected: Any, tolerance: float) -> bool:
             same_value(one, other, tolerance) for one, other in zip(given, expected, strict=True)
         )
     if type(given) in (int, float) and type(expected) in (int, float):
-        return _close(given, expected, tolerance) if isinstance(expected, float) else bool(given == expected)
+        return _close(given, repr(expected), tolerance) if isinstance(expected, float) else bool(given == expected)
     return type(given) is type(expected) and bool(given == expected)
 
 
@@ -190,11 +195,27 @@ def _same_line(words: list[str], wanted: list[str], tolerance: float) -> bool:
 def _near(word: str, want: str, tolerance: float) -> bool:
     if not tolerance or len(word) > _LONGEST_NUMBER or not _DECIMAL.fullmatch(want) or not _NUMBER.fullmatch(word):
         return False
-    return _close(float(word), float(want), tolerance)
+    return _close(float(word), want, tolerance)
 
 
-def _close(one: float, other: float, tolerance: float) -> bool:
-    return one == other or math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+def _close(given: float, written: str, tolerance: float) -> bool:
+    """Whether a number is relatively close to the one that is expected, as it is written, or rounds to it.
+
+    An absolute tolerance alone would take 0.0 for 1.2e-07. Zero, and what a reference solution left of zero by rounding
+    (6.123233995736766e-17), has no relative tolerance.
+    """
+    expected = float(written)
+    if given == expected:
+        return True
+    try:
+        if not (math.isfinite(given) and math.isfinite(expected)):
+            return False
+    except OverflowError:  # an int beyond all floats
+        return False
+    number = Decimal(written)
+    noise = abs(expected) < _NOISE and len(number.as_tuple().digits) >= _NOISE_DIGITS
+    half = tolerance if noise else min(tolerance, float(Decimal(5).scaleb(int(number.as_tuple().exponent) - 1)))
+    return math.isclose(given, expected, rel_tol=tolerance, abs_tol=half if tolerance else 0.0)
 
 
 def _key(key: Any) -> str:
