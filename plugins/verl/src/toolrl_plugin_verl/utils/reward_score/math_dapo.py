@@ -11,6 +11,8 @@ from toolrl_plugin_verl.utils.reward_score.geo3k import in_braces
 CLIP = 300
 BOX_CLIP = 100
 """Characters at the end of a text that are looked at for `Answer:`, and for a box."""
+INVALID = "[INVALID]"
+"""The answer of a text that states none."""
 _ANSWER = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 _REPLACED = {
     "an ": "", "a ": "", ".$": "$", "\\$": "", r"\ ": "", " ": "", "mbox": "text", ",\\text{and}": ",",
@@ -52,9 +54,11 @@ def compute_score(
     r"""`score` 1 or −1, `acc`, and the answer as `pred`; with `strict_box_verify` only `\boxed{}` counts."""
     text, gold = solution_str[-CLIP:], str(ground_truth)
     stated = [] if strict_box_verify else _ANSWER.findall(text)
-    if stated:
-        answer: str | None = normalize_final_answer(stated[-1])
+    answer: str | None = normalize_final_answer(stated[-1]) if stated else None
+    if answer is not None and answer != INVALID:
         gold = normalize_final_answer(gold)
     else:
-        answer = in_braces(text[-BOX_CLIP:]) or (None if strict_box_verify else "[INVALID]")
+        answer = in_braces(text[-BOX_CLIP:])
+        if answer is None and not strict_box_verify:
+            answer, gold = INVALID, normalize_final_answer(gold)
     return {"score": 1.0 if answer == gold else -1.0, "acc": answer == gold, "pred": answer}

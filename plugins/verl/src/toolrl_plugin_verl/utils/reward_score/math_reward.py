@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from mathruler.math_normalize import _strip_string  # type: ignore[import-untyped]
+from mathruler import math_normalize  # type: ignore[import-untyped]
 
 from toolrl_plugin_verl.utils.reward_score.geo3k import in_braces
+
+_REPLACED = (
+    ("\n", ""), ("\\!", ""), ("\\\\", "\\"), ("tfrac", "frac"), ("dfrac", "frac"), ("\\left", ""), ("\\right", ""),
+    ("^{\\circ}", ""), ("^\\circ", ""), ("\\$", ""),
+)  # fmt: skip
+"""Applied in this order."""
 
 
 def compute_score(solution_str: str, ground_truth: Any) -> float:
@@ -21,6 +27,23 @@ def compute_score(solution_str: str, ground_truth: Any) -> float:
 def is_equiv(str1: str, str2: str) -> bool:
     """Whether two answers are the same text, without what differs in writing alone."""
     try:
-        return bool(_strip_string(str1) == _strip_string(str2))
+        return strip_string(str1) == strip_string(str2)
     except Exception:  # noqa: BLE001 - what the library can't read is compared as it is
         return str1 == str2
+
+
+def strip_string(text: str) -> str:
+    r"""An answer without what differs in writing alone. mathruler's own `_strip_string` also drops a bare `%`, which verl
+    keeps: 5 isn't `5%` there, but it is `5\%`. Raises what its helpers raise for text that they can't read."""
+    for before, after in _REPLACED:
+        text = text.replace(before, after)
+    text = math_normalize._remove_right_units(text).replace("\\\\%", "").replace("\\%", "")
+    text = text.replace(" .", " 0.").replace("{.", "{0.")
+    if not text:
+        return text
+    text = "0" + text if text[0] == "." else text
+    sides = text.split("=")
+    if len(sides) == 2 and len(sides[0]) <= 2:  # a name, `k = 5`
+        text = sides[1]
+    text = math_normalize._fix_fracs(math_normalize._fix_sqrt(text).replace(" ", ""))
+    return str(math_normalize._fix_a_slash_b("\\frac{1}{2}" if text == "0.5" else text))
