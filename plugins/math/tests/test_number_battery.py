@@ -33,8 +33,7 @@ def verdict(reward: Any, gold: Any, text: str) -> Any:
     try:
         return asyncio.run(reward.score(make_episode(text, task=make_task(answer=gold)))).value == 1.0
     except RewardError as error:
-        assert "task-0" in str(error)
-        return BAD
+        return BAD if "task-0" in str(error) else error
 
 
 @pytest.mark.parametrize("row", MATH, ids=repr)

@@ -1,7 +1,7 @@
 """Corrects how math-verify compares numbers, and sets with tuples, in the process that judges.
 
-math-verify rounds to six decimals and drops what is below 1e-15, so all small numbers are equal to it; and it takes a set
-for a tuple. Its functions call each other through their module, so replacing two of them also corrects the elements of
+math-verify rounds to six decimals and drops all below 1e-15, so small numbers are equal to it, and it takes a set for a
+tuple. Its functions call each other through their module. So replacing two of them also corrects the elements of
 sets, tuples, intervals and matrices.
 """
 

@@ -19,9 +19,7 @@ from toolrl_plugin_math.truth import gold_texts
 class MathReward:
     """Judges in worker processes, so that no answer holds up the run."""
 
-    def __init__(
-        self, options: MathOptions | None, context: BuildContext, *, mode: verifier.Mode = "guarded"
-    ) -> None:
+    def __init__(self, options: MathOptions | None, context: BuildContext, *, mode: verifier.Mode = "guarded") -> None:
         """`mode` is for rewards that reproduce another framework's score by math-verify alone: `plain`."""
         self._options = options or MathOptions()
         self._lists = mode == "guarded"

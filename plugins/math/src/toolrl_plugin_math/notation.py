@@ -1,8 +1,7 @@
 r"""How answers are written: words, units, bases, exponents, read off the LaTeX before math-verify parses it.
 
-math-verify takes letters for factors (`BDAC` equals `ABCD`), drops what it takes for a unit (`x^2 t` becomes `x^2`) and
-an index behind digits (`11_2` becomes 11). Here such text is recognised and compared as what it is, or rewritten for the
-library.
+math-verify takes letters for factors (`BDAC` equals `ABCD`), and drops a supposed unit (`x^2 t` becomes `x^2`) and an
+index behind digits (`11_2` becomes 11). Here such text is recognised, and compared as it is or rewritten for the library.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ _LETTERS = re.compile(r"[^\W\d_]+(?:[ ,;.'’/&-]+[^\W\d_]+)*")
 _ENDS = re.compile(r"(?i)\A\s*(?:so\s+|therefore,?\s+)?(?:the\s+)?(?:final\s+|correct\s+)?answer\s*(?:is|:)\s*:?\s*")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\[", "\\]"), ("\\(", "\\)"))
 
-NUMBER_WORDS = frozenset(
-    "zero two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fourty fifty sixty seventy eighty ninety hundred hundreds thousand thousands "
-    "million millions billion billions trillion trillions".split()
+_NUMBER_WORD = re.compile(
+    r"zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|(?:twen|thir|fou?r|fif|six|seven|eigh|nine)ty|(?:hundred|thousand|million|billion|trillion)s?"
 )
-_ALSO_NUMBER_WORDS = frozenset("one a an half halves third thirds quarter quarters fourth fourths fifth dozen".split())
+_FRACTION_WORD = re.compile(r"one|half|halves|thirds?|quarters?|fourths?|fifths?|dozen")
 
 _UNITS = {
     "millimet(?:er|re)s?|mm": "mm",
@@ -61,7 +59,8 @@ _UNITS = {
 _UNIT = "|".join(f"(?P<u{index}>{names})" for index, names in enumerate(_UNITS))
 _POWER = r"(?P<power>\s*\^\s*\{?\s*(?P<exponent>[23])\s*\}?|(?P<raised>[²³]))?"
 _UNIT_AT_END = re.compile(
-    rf"(?P<before>.*?[\d}})\]°])\s*(?:\\[,;:! ]|~)*\s*(?P<text>{_TEXT}\{{\s*)?(?P<area>square |sq\.? |cubic |cu\.? )?\b(?:{_UNIT})"
+    rf"(?P<before>.*?[\d}})\]°])\s*(?:\\[,;:! ]|~)*\s*(?P<text>{_TEXT}\{{\s*)?"
+    rf"(?P<area>square |sq\.? |cubic |cu\.? )?\b(?:{_UNIT})"
     rf"(?(text)\s*{_POWER.replace('?P<', '?P<in')}\s*\.?\s*\}}){_POWER}\s*\.?\s*",
     re.DOTALL,
 )
@@ -69,8 +68,8 @@ _DEGREES = re.compile(
     r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree|°)\s*(?P<scale>(?:\\(?:text|mathrm)\s*\{\s*[CF]\s*\}|[CF])?)\s*\Z"
 )
 _WORDS_AT_END = re.compile(
-    rf"(?P<before>.*?[\d}})])\s*(?:\\[,;:! ]|~)*\s*(?:{_TEXT}\{{(?P<text>[^{{}}]*)\}}(?:\s*\^\s*\{{?\d\}}?)?|\s(?P<bare>[^\W\d_]{{4,}}"
-    r"(?:\s+[^\W\d_]+)*))\s*\.?\s*",
+    rf"(?P<before>.*?[\d}})])\s*(?:\\[,;:! ]|~)*\s*(?:{_TEXT}\{{(?P<text>[^{{}}]*)\}}(?:\s*\^\s*\{{?\d\}}?)?"
+    r"|\s(?P<bare>[^\W\d_]{4,}(?:\s+[^\W\d_]+)*))\s*\.?\s*",
     re.DOTALL,
 )
 _BASE = re.compile(
@@ -79,18 +78,14 @@ _BASE = re.compile(
     r"|(?<![\w\\}.])(?P<plain>\d[0-9A-Fa-f]*)\s*(?:\\text\s*\{\s*)?(?:,\s*)?(?:\(\s*)?\bbase[\s-]*(?:\}\s*)?(?P<said>\d{1,2}|[a-z]+)\b"
     r"(?:\s*\))?\s*\}?"
 )
-_BASE_WORDS = dict(
-    zip(
-        "two three four five six seven eight nine ten eleven twelve".split(),
-        range(2, 13),
-        strict=True,
-    )
-) | {"sixteen": 16}
+_BASE_WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+_BASE_WORDS |= {"eleven": 11, "twelve": 12, "sixteen": 16}
 _SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)\s?[eE]([+-]?\d{1,4})(?![\w.])")
+_EULER = re.compile(r"\d+\s?e[+-]?[1-9]")
 _LETTER_ELEMENT = re.compile(
     r"(?<=[,(\[{=;])(\s*)([A-Za-z]{2,})(?=\s*(?:[,)\];=]|\\\}|\Z))|\A(\s*)([A-Za-z]{2,})(?=\s*[,;])"
 )
-_NO_WORDS = frozenset("and or inf infinity pi sin cos tan log ln exp sqrt gcd lcm mod det max min".split())
+_FUNCTION = re.compile(r"(?i)and|or|inf|infinity|pi|sin|cos|tan|log|ln|exp|sqrt|gcd|lcm|mod|det|max|min")
 
 
 def content_of(text: str) -> str | None:
@@ -114,6 +109,20 @@ def without_preamble(text: str) -> str:
     return shorter if shorter == text else re.sub(r"\.\s*\Z", "", shorter)
 
 
+def as_text(content: str) -> str:
+    """A formula as it is compared letter by letter: without spaces and the size of its brackets and fractions."""
+    text = re.sub(r"\\[dtc]frac\b", r"\\frac", re.sub(r"\\(?:left|right)\b(?!arrow)", "", content))
+    return _SPACES.sub("", text)
+
+
+def is_formula(content: str) -> bool:
+    """Whether a text may be LaTeX that a reader understands: it has a letter or a digit, and its braces are closed."""
+    braces = re.sub(r"\\\\|\\[{}]|[^{}]", "", content)
+    while "{}" in braces:
+        braces = braces.replace("{}", "")
+    return not braces and any(character.isalnum() for character in content)
+
+
 def words(content: str) -> tuple[str, ...] | None:
     """The words of an answer that consists of letters, as they are compared; None for all else.
 
@@ -135,11 +144,7 @@ def words(content: str) -> tuple[str, ...] | None:
 def spells_a_number(content: str) -> bool:
     """Whether an answer of letters holds a number in words, as `forty two` and `two thirds` do."""
     said = re.findall(r"[^\W\d_]+", _TEXT_BOX.sub(r"\1", content).casefold())
-    return (
-        any(word in NUMBER_WORDS for word in said)
-        or bool(said)
-        and all(word in _ALSO_NUMBER_WORDS and len(word) > 2 for word in said)
-    )
+    return any(map(_NUMBER_WORD.fullmatch, said)) or (bool(said) and all(map(_FRACTION_WORD.fullmatch, said)))
 
 
 def split_unit(content: str) -> tuple[str, str | None]:
@@ -205,9 +210,16 @@ def bases_as_values(content: str) -> str:
     return _BASE.sub(value, content)
 
 
-def exponents_written_out(content: str) -> str:
-    r"""An answer in which `3e-5` is `3 \times 10^{-5}`."""
-    return _SCIENTIFIC.sub(lambda match: rf"{match[1]} \times 10^{{{int(match[2])}}}", content)
+def ways_to_read(content: str) -> tuple[str, ...]:
+    r"""An answer in which `3e-05` is `3 \times 10^{-5}`. `2e-1` may also be twice Euler's number less one."""
+
+    def written_out(match: re.Match[str]) -> str:
+        return rf"{match[1]} \times 10^{{{int(match[2])}}}"
+
+    def clear(match: re.Match[str]) -> str:
+        return match.group() if _EULER.fullmatch(match.group()) else written_out(match)
+
+    return tuple(dict.fromkeys((_SCIENTIFIC.sub(clear, content), _SCIENTIFIC.sub(written_out, content))))
 
 
 def elements_as_words(content: str) -> str:
@@ -215,7 +227,7 @@ def elements_as_words(content: str) -> str:
 
     def word(match: re.Match[str]) -> str:
         space, said = (match[1], match[2]) if match[2] else (match[3], match[4])
-        return match.group() if said.lower() in _NO_WORDS else f"{space}\\text{{{said}}}"
+        return match.group() if _FUNCTION.fullmatch(said) else f"{space}\\text{{{said}}}"
 
     return _LETTER_ELEMENT.sub(word, content)
 

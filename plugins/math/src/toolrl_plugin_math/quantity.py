@@ -52,7 +52,7 @@ _SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9
 _SCALE = re.compile(rf"\s*({'|'.join(_SCALES)})s?\b", re.IGNORECASE)
 _WORD = r"[^\W\d_]++(?:['’./][^\W\d_]++)*+(?:[²³]|[23](?!\d)|\s?\^\s?[23](?!\d))?+"
 _NOT_A_UNIT = r"(?:or|to|and|plus|minus|times|over|divided|hundred|thousand|million|billion|trillion)\b"
-# Behind a number: words, a unit, a remark in parentheses, the end of the sentence. Nothing that makes it another number.
+# Behind a number: words, a unit, a remark in parentheses, the sentence's end. Nothing that makes it another number.
 _UNIT = re.compile(
     rf"\s*+(?:[%$€£¥₹°]|\^\s?\\circ)?+(?:[\s-]*+(?!{_NOT_A_UNIT}){_WORD})*+\s*+(?:\((?!\s*or\b)[^()]*+\))?+\s*+[$,;]?+\s*+"
     r"(?:[.!?](?:\s.*)?)?+",

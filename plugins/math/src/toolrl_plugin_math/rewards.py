@@ -51,7 +51,7 @@ class Gsm8kReward:
         if not golds:
             raise RewardError(
                 f"task {episode.task.id!r} has {episode.task.answer!r:.80} as answer, which doesn't state one number",
-                hint="The reward `gsm8k` needs a number, with or without a unit, or a solution that ends with `#### N`.",
+                hint="The reward `gsm8k` needs a number, with or without a unit, or a solution that ends in `#### N`.",
             )
         text = episode.content_of(options.judge)
         stated = marked(text)

@@ -108,11 +108,13 @@ def _read_gold(gold: str) -> Reading | None:
     delimited = len(_DOLLARS.findall(text)) > 1 or "\\(" in text or "\\[" in text
     try:
         truth = _read(text if "\\boxed" in text or delimited else f"\\boxed{{{text}}}")
-        if truth is None or not any(character.isalnum() for character in truth.content):
+        if truth is None:
             return None
         if truth.words is not None:
             return None if notation.spells_a_number(truth.content) else truth
-        return truth if _parse(truth.content) is not None or notation.has_base(truth.content) else None
+        if _parse(truth.content) is not None or notation.is_formula(truth.content):
+            return truth  # one that math-verify can't parse is compared as text
+        return None
     except Exception:  # noqa: BLE001 - what the library fails at can't be a ground truth
         return None
 
@@ -125,7 +127,7 @@ def _read(text: str) -> Reading | None:
         content, value = _found(text)
     if content is None or not content.strip():
         return None
-    content = notation.content_of(content) or content.strip()
+    content = notation.without_preamble(notation.content_of(content) or content.strip()).replace("∅", "\\emptyset ")
     words = notation.words(content)
     number, unit = notation.split_unit(content)
     if words is not None or unit is None:
@@ -136,12 +138,16 @@ def _read(text: str) -> Reading | None:
 def _same(truth: Reading, said: Reading) -> bool:
     if truth.unit and said.unit and truth.unit != said.unit:
         return False
-    if "".join(truth.content.split()) == "".join(said.content.split()):
+    if notation.as_text(truth.content) == notation.as_text(said.content):
         return True
     if truth.words is not None and said.words is not None:
         return truth.words == said.words
     gold, answer = _with_bases(truth.content, said.content)
-    return any(_equal(truth, one, said, other) for one in _ways_to_read(gold) for other in _ways_to_read(answer))
+    return any(
+        _equal(truth, one, said, other)
+        for one in notation.ways_to_read(gold)
+        for other in notation.ways_to_read(answer)
+    )
 
 
 def _with_bases(gold: str, answer: str) -> tuple[str, str]:
@@ -152,11 +158,6 @@ def _with_bases(gold: str, answer: str) -> tuple[str, str]:
     if not notation.has_base(answer):
         return notation.bases_left_off(gold), answer
     return notation.bases_as_symbols(gold), notation.bases_as_symbols(answer)
-
-
-def _ways_to_read(content: str) -> tuple[str, ...]:
-    """`2e-1` is two tenths, or twice Euler's number less one."""
-    return tuple(dict.fromkeys((content, notation.exponents_written_out(content))))
 
 
 def _equal(truth: Reading, gold: str, said: Reading, answer: str) -> bool:

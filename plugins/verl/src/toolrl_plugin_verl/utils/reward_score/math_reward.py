@@ -33,7 +33,7 @@ def is_equiv(str1: str, str2: str) -> bool:
 
 
 def strip_string(text: str) -> str:
-    r"""An answer without what differs in writing alone. mathruler's own `_strip_string` also drops a bare `%`, which verl
+    r"""An answer without what differs in writing alone. mathruler's own `_strip_string` drops a bare `%`, which verl
     keeps: 5 isn't `5%` there, but it is `5\%`. Raises what its helpers raise for text that they can't read."""
     for before, after in _REPLACED:
         text = text.replace(before, after)
