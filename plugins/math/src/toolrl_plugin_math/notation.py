@@ -1,7 +1,7 @@
 r"""How answers are written: words, units, bases, exponents, read off the LaTeX before math-verify parses it.
 
 math-verify takes letters for factors (`BDAC` equals `ABCD`), and drops a supposed unit (`x^2 t` becomes `x^2`) and an
-index behind digits (`11_2` becomes 11). Here such text is recognised, and compared as it is or rewritten for the library.
+index behind digits (`11_2` becomes 11). Here such text is recognised, and compared as it is or rewritten for it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 _TEXT = r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname)\s*"
 _TEXT_BOX = re.compile(_TEXT + r"\{((?:[^{}]|\{\})*)\}")
 _SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad\b|\s+")
+_FIGURE = re.compile(r"\\(?:angle|triangle|overline|overrightarrow|widehat|vec|square)(?![A-Za-z])")
 _LETTERS = re.compile(r"[^\W\d_]+(?:[ ,;.'’/&-]+[^\W\d_]+)*")
 _ENDS = re.compile(r"(?i)\A\s*(?:so\s+|therefore,?\s+)?(?:the\s+)?(?:final\s+|correct\s+)?answer\s*(?:is|:)\s*:?\s*")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), ("\\[", "\\]"), ("\\(", "\\)"))
@@ -53,14 +54,14 @@ _UNITS = {
     "dollars?|USD": "dollar",
     "cents?": "cent",
     "euros?|EUR": "euro",
-    "a\\.?m\\.?": "am",
-    "p\\.?m\\.?": "pm",
+    "[Aa]\\.?[Mm]\\.?": "am",
+    "[Pp]\\.?[Mm]\\.?": "pm",
 }
 _UNIT = "|".join(f"(?P<u{index}>{names})" for index, names in enumerate(_UNITS))
 _POWER = r"(?P<power>\s*\^\s*\{?\s*(?P<exponent>[23])\s*\}?|(?P<raised>[²³]))?"
 _UNIT_AT_END = re.compile(
-    rf"(?P<before>.*?[\d}})\]°])\s*(?:\\[,;:! ]|~)*\s*(?P<text>{_TEXT}\{{\s*)?"
-    rf"(?P<area>square |sq\.? |cubic |cu\.? )?\b(?:{_UNIT})"
+    rf"(?P<before>.*?\S)\s*(?:\\[,;:! ]|~)*\s*(?P<text>{_TEXT}\{{\s*)?(?P<area>square |sq\.? |cubic |cu\.? )?"
+    rf"(?:\b|(?<=\d)(?=[A-Za-z]{{2}}))(?:{_UNIT})"
     rf"(?(text)\s*{_POWER.replace('?P<', '?P<in')}\s*\.?\s*\}}){_POWER}\s*\.?\s*",
     re.DOTALL,
 )
@@ -72,15 +73,17 @@ _WORDS_AT_END = re.compile(
     r"|\s(?P<bare>[^\W\d_]{4,}(?:\s+[^\W\d_]+)*))\s*\.?\s*",
     re.DOTALL,
 )
+_OPEN = re.compile(r"[_=+*/^,({\-]\s*\Z")
 _BASE = re.compile(
-    r"(?<![\w\\}.])(?P<digits>\d[0-9A-Fa-f]*(?:\.[0-9A-Fa-f]+)?|\(\s*\d[0-9A-Fa-f]*\s*\))\s*_\s*"
-    rf"(?:\{{\s*(?:{_TEXT}\{{\s*)?(?:base\s*)?(?P<base>\d{{1,2}}|[a-z]+)\s*\}}?\s*\}}|(?P<digit>\d))"
-    r"|(?<![\w\\}.])(?P<plain>\d[0-9A-Fa-f]*)\s*(?:\\text\s*\{\s*)?(?:,\s*)?(?:\(\s*)?\bbase[\s-]*(?:\}\s*)?(?P<said>\d{1,2}|[a-z]+)\b"
-    r"(?:\s*\))?\s*\}?"
+    r"(?<![\w\\}.])(?P<digits>\d[0-9A-Fa-f]*(?:\.[0-9A-Fa-f]+)?|[A-F][0-9A-F]+(?=\s*_\s*\{?\s*1[1-6]\b)|\(\s*\d[0-9A-Fa-f]*\s*\))"
+    r"\s*_\s*(?:\{(?P<base>[^{}]*(?:\{[^{}]*\}[^{}]*)?)\}|(?P<digit>\d))"
+    r"|(?<![\w\\}.])(?P<plain>\d[0-9A-Fa-f]*)\s*(?:\\text\s*\{\s*)?(?:,\s*)?(?:\(\s*)?\bbase[\s-]*(?:\}\s*)?"
+    r"(?P<said>\d{1,2}|[a-z]+)\b(?:\s*\))?\s*\}?"
 )
 _BASE_WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASE_WORDS |= {"eleven": 11, "twelve": 12, "sixteen": 16}
 _SCIENTIFIC = re.compile(r"(?<![\w.\\])(\d+(?:\.\d*)?|\.\d+)\s?[eE]([+-]?\d{1,4})(?![\w.])")
+_MIXED = re.compile(r"(?<![\d.,])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d.,])")
 _EULER = re.compile(r"\d+\s?e[+-]?[1-9]")
 _LETTER_ELEMENT = re.compile(
     r"(?<=[,(\[{=;])(\s*)([A-Za-z]{2,})(?=\s*(?:[,)\];=]|\\\}|\Z))|\A(\s*)([A-Za-z]{2,})(?=\s*[,;])"
@@ -128,6 +131,7 @@ def words(content: str) -> tuple[str, ...] | None:
 
     White space and case don't count. A list with `and` or `or` is sorted.
     """
+    content = _FIGURE.sub("", content)
     text = _SPACES.sub(" ", _TEXT_BOX.sub(r"\1", _TEXT_BOX.sub(r"\1", content)))
     text = text.replace("$", "").replace("{", "").replace("}", "").strip(" .\"'`*:")
     if text.startswith("(") and text.endswith(")") and "," not in text:
@@ -152,7 +156,7 @@ def split_unit(content: str) -> tuple[str, str | None]:
     if (match := _DEGREES.search(content)) and re.search(r"\d", content[: match.start()]):
         scale = re.sub(r"[^CF]", "", match["scale"].rpartition("{")[2] if "{" in match["scale"] else match["scale"])
         return content[: match.start()].strip(), "deg" + scale
-    if (match := _UNIT_AT_END.fullmatch(content)) and _is_plain(match["before"]):
+    if (match := _UNIT_AT_END.fullmatch(content)) and _may_have_unit(match["before"], braced=match["text"] is not None):
         groups = match.groupdict()
         name = next(unit for index, unit in enumerate(_UNITS.values()) if groups[f"u{index}"] is not None)
         power = groups["exponent"] or groups["raised"] or groups["inexponent"] or groups["inraised"]
@@ -167,12 +171,17 @@ def split_unit(content: str) -> tuple[str, str | None]:
     return content, None
 
 
-def _is_plain(before: str) -> bool:
-    """Whether a number without variables, or nothing but commands and digits, stands before a unit."""
-    bare = re.sub(r"\\[a-zA-Z]+", "", _TEXT_BOX.sub("", before))
-    if re.search(r"[_=+*/^,(\-]\s*\Z", before):
+def _may_have_unit(before: str, *, braced: bool) -> bool:
+    r"""Whether a unit can stand behind a formula: one in `\text{}` behind any, one in letters behind a number alone."""
+    if _OPEN.search(before):
         return False
-    return not re.search(r"[^\W\d_]", re.sub(r"\A.*=", "", bare, flags=re.DOTALL))
+    return braced or (re.search(r"(?:[\d}\])°]|\\pi)\Z", before) is not None and _is_plain(before))
+
+
+def _is_plain(before: str) -> bool:
+    """Whether a formula is complete and has no variables."""
+    bare = re.sub(r"\\[a-zA-Z]+", "", _TEXT_BOX.sub("", before))
+    return not _OPEN.search(before) and not re.search(r"[^\W\d_]", re.sub(r"\A.*=", "", bare, flags=re.DOTALL))
 
 
 def has_base(content: str) -> bool:
@@ -222,6 +231,17 @@ def ways_to_read(content: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((_SCIENTIFIC.sub(clear, content), _SCIENTIFIC.sub(written_out, content))))
 
 
+def split_percent(content: str) -> tuple[str, bool]:
+    """An answer without the sign of percent at its end, and whether it has one."""
+    number = re.sub(r"\\?%\s*\Z", "", content)
+    return number, number != content
+
+
+def mixed_numbers(content: str) -> str:
+    r"""An answer in which `3 1/2` is `3\frac{1}{2}`."""
+    return _MIXED.sub(r"\1\\frac{\2}{\3}", content)
+
+
 def elements_as_words(content: str) -> str:
     r"""A list, set or tuple in which each element of two letters or more is one word, not a product of letters."""
 
@@ -241,8 +261,8 @@ def is_set(content: str) -> bool:
 
 
 def _base(match: re.Match[str]) -> int | None:
-    said = match["base"] or match["digit"] or match["said"]
-    base = int(said) if said.isdigit() else _BASE_WORDS.get(said, 0)
+    said = re.sub(r"\\[a-z]+|\bbase\b|[\s(){}]", "", match["base"] or match["digit"] or match["said"])
+    base = int(said) if re.fullmatch(r"[0-9]{1,2}", said) else _BASE_WORDS.get(said, 0)
     return base if 2 <= base <= 36 else None
 
 

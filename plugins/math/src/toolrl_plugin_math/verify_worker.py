@@ -41,8 +41,10 @@ def _limit_memory() -> None:
 class Reading:
     """An answer as it is compared."""
 
+    written: str
+    """LaTeX without its box or delimiters."""
     content: str
-    """LaTeX without its box or delimiters, and without a unit."""
+    """The same without a unit."""
     words: tuple[str, ...] | None
     """Set for an answer of letters."""
     unit: str | None
@@ -54,7 +56,7 @@ class Reading:
         """The expression that `content`, a way to write this answer, stands for; None if it can't be parsed."""
         if self.value is not None and content == self.content:
             return self.value
-        return _parse(notation.elements_as_words(content))
+        return _parse(notation.mixed_numbers(notation.elements_as_words(content)))
 
 
 def _judge() -> Callable[..., str]:
@@ -128,17 +130,18 @@ def _read(text: str) -> Reading | None:
     if content is None or not content.strip():
         return None
     content = notation.without_preamble(notation.content_of(content) or content.strip()).replace("∅", "\\emptyset ")
+    content = re.sub(r"(?<=[\d}])\.\Z", "", content)
     words = notation.words(content)
     number, unit = notation.split_unit(content)
     if words is not None or unit is None:
-        return Reading(content, words, None, value)
-    return Reading(number, words, unit, None)
+        return Reading(content, content, words, None, value)
+    return Reading(content, number, words, unit, None)
 
 
 def _same(truth: Reading, said: Reading) -> bool:
     if truth.unit and said.unit and truth.unit != said.unit:
         return False
-    if notation.as_text(truth.content) == notation.as_text(said.content):
+    if notation.as_text(truth.written) == notation.as_text(said.written):
         return True
     if truth.words is not None and said.words is not None:
         return truth.words == said.words
@@ -163,11 +166,13 @@ def _with_bases(gold: str, answer: str) -> tuple[str, str]:
 def _equal(truth: Reading, gold: str, said: Reading, answer: str) -> bool:
     from toolrl_plugin_math import equality
 
+    (gold, in_percent), (answer, given_in_percent) = notation.split_percent(gold), notation.split_percent(answer)
     expected, given = truth.parse(gold), said.parse(answer)
     if expected is None or given is None:
         return False
-    expected, in_percent = equality.without_percent(expected)
-    given, given_in_percent = equality.without_percent(given)
+    expected, has_percent = equality.without_percent(expected)
+    given, given_has_percent = equality.without_percent(given)
+    in_percent, given_in_percent = in_percent or has_percent, given_in_percent or given_has_percent
     if in_percent and not given_in_percent and equality.is_share(given):
         given = 100 * given
     sets = {"gold_is_set": notation.is_set(gold), "said_is_set": notation.is_set(answer)}

@@ -99,7 +99,7 @@ class CodeOptions(IsolationOptions):
         1e-6,
         ge=0,
         lt=1,
-        description="Maximum relative difference of a decimal number from the expected one, absolute from zero; 0: none.",
+        description="Maximum relative difference of a decimal number from the expected one; absolute from 0. 0: none.",
     )
     concurrency: int | None = Field(
         None, ge=1, description="Cases that run at once, others wait; None for the number of processors."
