@@ -15,6 +15,7 @@ from toolrl.types import CallRecord, Score, ToolCall, ToolResult
 from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions
 from toolrl_plugin_math.quantity import last_number, marked_number
 from toolrl_plugin_math.rewards import ExactReward, Gsm8kReward
+from toolrl_plugin_math.stated import stated_answer
 from toolrl_testing import make_build_context, make_episode, make_task
 
 CONTEXT = make_build_context()
@@ -72,6 +73,23 @@ class TestNumbers:
     )
     def test_the_number_after_the_mark(self, text: str, value: int | None) -> None:
         assert marked_number(text) == value
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "9" * 200_000 + ",9",
+            "111," * 50_000 + "1111",
+            "#### " * 50_000,
+            "#### a\n" * 50_000,
+            "1/" * 100_000,
+            "1 " * 100_000,
+        ],
+    )
+    def test_a_long_text_is_read_in_linear_time(self, text: str) -> None:
+        assert marked_number(text) is None
+        assert last_number(f"{text} then 7") == 7
+        assert stated_answer("\\boxed{" * 20_000 + text) is not None
+        assert stated_answer("final answer is " * 20_000 + text) is not None
 
     @settings(deadline=None)
     @given(st.integers(-(10**12), 10**12), st.sampled_from(["{}", "{:,}", "{}.0", "{:,}.00", "so {}.", "= {} %"]))

@@ -14,6 +14,8 @@ from toolrl_plugin_math.truth import gold_number
 MARK = "####"
 MAX_LINE = 1000
 """Characters behind a mark that are read."""
+MAX_MARKS = 64
+"""Marks that are looked at, from the end of a text."""
 DECIMALS = 6
 """Decimals in which two numbers agree if they aren't exact."""
 RELATIVE = Fraction(1, 100_000)
@@ -22,10 +24,12 @@ RELATIVE = Fraction(1, 100_000)
 _MINUS = "−–-"  # The last is a range elsewhere in a class of characters.
 _CURRENCY = r"(?:US\$|[$€£¥₹]|(?:Rs|USD|EUR|GBP|INR)\b\.?\s?)"
 # Thousands commas only if all groups have three digits, or those of Indian numbers: 1,00,000.
+# All starts at the beginning of digits and is bounded, so that a search takes time linear in the text's length.
 _DIGITS = (
-    r"(?:(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3}|\d+)(?!,?\d)(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3}(?![\w.]))?"
+    r"(?<!\d)(?:(?:\d{1,3}(?:,\d{3}){1,40}|\d{1,2}(?:,\d{2}){1,60},\d{3}|\d++)(?!,?\d)(?:\.\d++)?|\.\d++)"
+    r"(?:[eE][+-]?\d{1,3}(?![\w.]))?"
 )
-_FRACTION = r"\d+\s?/\s?\d+(?![\d/])"
+_FRACTION = r"(?<!\d)\d++\s?/\s?\d++(?!/)"
 # In running text a sign belongs to the number it touches, and `m^2` and `cm2` hold none.
 _NUMBER = re.compile(
     rf"(?<![\^_])(?<!\^\{{)(?<![cmkd]m)(?P<sign>[-−]?)\$?(?P<inner>[-−]?)(?:(?P<fraction>{_FRACTION})|(?P<digits>{_DIGITS}))"
@@ -99,8 +103,8 @@ def whole_number(text: str) -> Fraction | None:
 def marked(text: str) -> Stated | None:
     """What the text states behind its last `####` that is no heading, on one line with it or on the next; None if it
     states nothing there."""
-    for mark in reversed(list(_MARKS.finditer(text))):
-        lines = text[mark.end() :].strip().split("\n", 2)
+    for mark in list(_MARKS.finditer(text))[: -MAX_MARKS - 1 : -1]:
+        lines = text[mark.end() : mark.end() + 2 * MAX_LINE].strip().split("\n", 2)
         line = lines[0]
         if _ANSWER_HEADING.match(line) and len(lines) > 1:
             line = lines[1]

@@ -24,9 +24,9 @@ _FINAL = re.compile(
     re.IGNORECASE,
 )
 _MATHEMATICS = re.compile(r"\s*(?:\*\*)?\s*(?:\$|\\[(\[]|\\[dt]?frac|\\sqrt|[-−+]?[€£¥₹]?\.?\d)")
-_NUMBER = r"[-−+]?[$€£¥₹]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:/\d+)?(?<=\d)%?"
+_NUMBER = r"[-−+]?[$€£¥₹]?(?>(?:\d{1,3}(?:,\d{3})++(?!\d)|\d++)?(?:\.\d++)?(?:/\d++)?)(?<=\d)%?"
 _LISTED = re.compile(
-    rf"\s*(?:\*\*)?\s*(?P<list>{_NUMBER}(?:\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*{_NUMBER})+)"
+    rf"\s*(?:\*\*)?\s*(?P<list>{_NUMBER}(?>\s*(?:,\s+(?:(?:and|or)\s+)?|\s(?:and|or)\s+){_NUMBER})++)"
     r"(?:\*\*)?\s*(?:[.;!]?\s*\Z|[.;!]?\s*\n|[.;!]\s)"
 )
 _ANSWER = re.compile(r"\banswers?\b(?:\s+(?:is|are)\b|\s*:)(?:\*\*)?\s*:?", re.IGNORECASE)
