@@ -88,6 +88,12 @@ def test_right_and_wrong() -> None:
     assert scores(right[0], wrong, bias=-0.5, scaling=10) == [(5.0, 1.0), (-5.0, 0.0)]
 
 
+def test_the_score_is_that_of_math_verify_alone() -> None:
+    letters, small = episode("\\boxed{ABCD}", answer="BDAC"), episode("\\boxed{0.0}", answer="0.00000012")
+    both = episode("\\boxed{1} and \\boxed{42}")
+    assert scores(letters, small, both) == [(1.0, 1.0), (1.0, 1.0), (0.0, 0.0)]
+
+
 def test_what_a_tool_printed_is_not_the_models_answer() -> None:
     given = [episode("let me see", "done", output="\\boxed{42}", inline=inline) for inline in (True, False)]
     assert scores(*given) == [(0.0, 0.0)] * 2

@@ -1,4 +1,4 @@
-"""Rewards `math`, `gsm8k` and `exact` against verdicts decided by hand (`number_battery.py`)."""
+"""Rewards `math`, `gsm8k` and `exact` against verdicts decided by hand (`number_battery.py`, `stated_battery.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from toolrl_plugin_math.rewards import ExactReward, Gsm8kReward
 from toolrl_testing import make_build_context, make_episode, make_task
 
 sys.path.insert(0, str(Path(__file__).parent))
-from number_battery import BAD, EXACT, GSM8K, GSM8K_FLEXIBLE, MATH, Row
+from number_battery import BAD, MATH, Row
+from stated_battery import EXACT, GSM8K, GSM8K_FLEXIBLE
 
 CONTEXT = make_build_context()
 
