@@ -38,8 +38,8 @@ def adapter(model: Path, tmp_path: Path) -> Callable[..., Path]:
         wrapped = peft.get_peft_model(base, peft.LoraConfig(**options | settings))
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            for name, parameter in wrapped.named_parameters():
-                if "lora_" in name:
+            for parameter in wrapped.parameters():
+                if parameter.requires_grad:
                     parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
         folder = tmp_path / "adapter"
         wrapped.save_pretrained(folder)
@@ -124,3 +124,32 @@ def test_a_torn_checkpoint_is_not_taken_by_its_own_path_either(model: Path) -> N
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ToolrlError, match=r"model\.safetensors has \d+ bytes"):
         model_source(str(model))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"modules_to_save": ["lm_head"]},
+        {"modules_to_save": ["embed_tokens"]},
+        {"modules_to_save": ["embed_tokens", "lm_head"]},
+        {"target_modules": ["q_proj", "embed_tokens"]},
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+        {"trainable_token_indices": [5, 6]},
+        {"modules_to_save": ["norm"]},
+    ],
+    ids=str,
+)
+def test_a_tied_head_is_merged_as_peft_computes_it(
+    tiny: Any, adapter: Callable[..., Path], model: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """Head and input embeddings share a weight, and an adapter may change one of the two."""
+    folder = adapter(**settings)
+    wanted = of_peft(tiny, folder, model)
+    policy = tiny.load(folder)
+    assert torch.allclose(tiny.logits(policy.model), wanted, atol=1e-4)
+    policy.save_whole(tmp_path / "merged")
+    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert torch.allclose(tiny.logits(merged), wanted, atol=1e-4)
+    one = merged.get_input_embeddings().weight is merged.get_output_embeddings().weight
+    assert one == merged.get_input_embeddings().weight.equal(merged.get_output_embeddings().weight)

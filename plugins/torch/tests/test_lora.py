@@ -183,7 +183,7 @@ def test_another_adapter_is_refused(tiny: Any, tmp_path: Path, other: dict[str, 
 @pytest.mark.parametrize(
     ("targets", "problem"),
     [
-        (["nope"], "Target modules {'nope'} not found"),
+        (["nope"], "'nope' names no layer"),
         (["embed_tokens"], "is of class Embedding"),
         (["lm_head"], "shares its weight with the input embeddings"),
         ("[", "unterminated character set"),

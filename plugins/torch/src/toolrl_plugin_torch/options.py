@@ -23,6 +23,7 @@ _SHARE_PREFIX = (
 )
 
 
+_Name = Annotated[str, Field(min_length=1)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -33,10 +34,11 @@ class LoraConfig(Frame):
 
     rank: int = Field(16, ge=1, description="r: columns of A and rows of B of each addition.")
     alpha: float = Field(32.0, gt=0, allow_inf_nan=False, description="An addition counts alpha / rank times.")
-    target_modules: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] = Field(
+    target_modules: Annotated[str, Field(min_length=1)] | Annotated[list[_Name], Field(min_length=1)] = Field(
         "all-linear",
-        description="Which linear layers: all-linear (all but the head), names such as [q_proj, v_proj], or a regular "
-        "expression that a layer's whole path matches.",
+        description="Which linear layers: all-linear (all but the head; a warning names the weights that are no linear "
+        "layers, such as stacked experts), names such as [q_proj, v_proj], each of which has to be that of a layer, or "
+        "a regular expression that a layer's whole path matches.",
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import json
-import re
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,9 +23,11 @@ from typing import Any
 import torch
 
 from toolrl.errors import CheckpointError, ConfigError, first_line
+from toolrl_plugin_torch.adapters.targets import ALL, select_targets, uncovered
 from toolrl_plugin_torch.options import LoraConfig
 from toolrl_plugin_torch.sharding.dtensor import gathered
 
+logger = logging.getLogger(__name__)
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _NAME = "default"
@@ -46,22 +48,18 @@ class LoraAdapter:
         """The folder, or the hub's name, of the model without the adapter."""
 
     @classmethod
-    def add(cls, model: Any, config: LoraConfig, base: str) -> LoraAdapter:
+    def add(cls, model: Any, config: LoraConfig, base: str, *, report: bool = True) -> LoraAdapter:
         """Put a new adapter into a model, in place; it changes nothing yet, as B is 0. Only its weights are trained
-        from then on. Raises ConfigError."""
+        from then on. With `report` a warning names the weights that `all-linear` leaves out. Raises ConfigError."""
         peft = require_peft("model.lora")
-        settings = peft.LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            target_modules=config.target_modules,
-            task_type="CAUSAL_LM",
-        )
+        settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=[], task_type="CAUSAL_LM")
+        settings.target_modules = select_targets(model, config.target_modules, settings)
         try:
             # In the model's precision: the optimizer keeps float32 masters of what is in lower precision.
             without_data = any(parameter.is_meta for parameter in model.parameters())
             with torch.random.fork_rng(devices=[], enabled=without_data):
                 wrapped = peft.get_peft_model(model, settings, adapter_name=_NAME, autocast_adapter_dtype=False)
-        except (ValueError, re.error) as error:
+        except ValueError as error:
             raise ConfigError(
                 f"model.lora.target_modules: {first_line(error)}",
                 hint="Give all-linear, or names of this model's linear layers.",
@@ -69,7 +67,8 @@ class LoraAdapter:
         adapter = cls(wrapped, base)
         if without_data:
             adapter._draw()
-        adapter._check_layers()
+        if report and str(config.target_modules).lower() == ALL and (left := uncovered(adapter.model, settings)):
+            logger.warning("model.lora: these weights get no addition and stay as they are: %s", "; ".join(left))
         return adapter
 
     def _draw(self) -> None:
@@ -82,29 +81,6 @@ class LoraAdapter:
                 layer.reset_lora_parameters(_NAME, True)
                 for parts in (layer.lora_A, layer.lora_B):
                     parts[_NAME].to(layer.get_base_layer().weight.dtype)
-
-    def _check_layers(self) -> None:
-        """Refuse what can't be merged exactly. Raises ConfigError."""
-        from peft.tuners.lora import LoraLayer
-
-        head = self.model.get_output_embeddings()
-        tied = getattr(self.model.config.get_text_config(), "tie_word_embeddings", False)
-        for name, layer in self.model.named_modules():
-            if not isinstance(layer, LoraLayer):
-                continue
-            base = layer.get_base_layer()
-            if type(base).__name__ not in ("Linear", "Conv1D"):
-                raise ConfigError(
-                    f"model.lora.target_modules: {name!r} is of class {type(base).__name__}, and additions are made "
-                    "to linear layers only",
-                    hint="Name linear layers, or take all-linear.",
-                )
-            if layer is head and tied:
-                raise ConfigError(
-                    f"model.lora.target_modules: {name!r} shares its weight with the input embeddings, so no addition "
-                    "can be merged into it",
-                    hint="Leave the head out; all-linear does.",
-                )
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The trained tensors, live, under the names that peft writes."""
@@ -221,6 +197,7 @@ def merge_from(model: Any, folder: Path) -> Any:
     try:
         for parameter in model.parameters():  # to be rounded once; in lower precision peft rounds several times
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
+        tied = _untie(model)
         wrapped = peft.PeftModel.from_pretrained(model, str(folder), autocast_adapter_dtype=False)
         # Once more, since only this reports tensors that don't fit.
         fit = wrapped.load_adapter(str(folder), _NAME, autocast_adapter_dtype=False)
@@ -232,10 +209,37 @@ def merge_from(model: Any, folder: Path) -> Any:
         raise ConfigError(
             text, where=str(folder), hint=f"See whether {CONFIG_FILE} is what was written with the weights beside it."
         ) from error
+    if tied:
+        _tie_again(merged)
     for name, parameter in merged.named_parameters():
-        parameter.data = parameter.data.to(dtypes[name])
+        parameter.data = parameter.data.to(
+            dtypes[name] if name in dtypes else merged.get_input_embeddings().weight.dtype
+        )
     # peft froze the model's own weights.
     return merged.requires_grad_(True)
+
+
+def _untie(model: Any) -> bool:
+    """Give a head that is tied to the input embeddings a weight of its own; False if none is. An adapter may change one
+    of the two: merged into the weight of both it would compute something else than it was trained to."""
+    head, words = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is None or head.weight is not words.weight:
+        return False
+    head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
+    return True
+
+
+def _tie_again(model: Any) -> None:
+    """Tie the head of a merged model again if it equals the input embeddings. Its config says whether it is tied: were
+    it wrong, one would overwrite the other when the model is loaded again."""
+    head, words = model.get_output_embeddings(), model.get_input_embeddings()
+    equal = head.weight.equal(words.weight)
+    if equal:
+        head.weight = words.weight
+    else:
+        logger.warning("the adapter changes the head or the input embeddings alone: the merged model doesn't tie them")
+    for config in (model.config, model.config.get_text_config()):
+        config.tie_word_embeddings = equal
 
 
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -274,6 +278,8 @@ def require_peft(what: str) -> Any:
         import peft
     except ImportError as error:
         raise ConfigError(f"{what} needs peft, which isn't installed", hint="pip install 'toolrl[lora]'") from error
+    # Heads are tied again after a merge.
+    warnings.filterwarnings("ignore", message="Input and output embeddings are no longer tied")
     # It reads an attribute that newer versions of transformers have by another name; nothing here can change that.
     warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
     return peft

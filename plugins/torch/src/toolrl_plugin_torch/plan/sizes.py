@@ -46,7 +46,7 @@ class PolicySizes:
         self.parameters = _numel(self.model.parameters())
         if config.lora is not None:
             with torch.device("meta"):
-                LoraAdapter.add(self.model, config.lora, "")
+                LoraAdapter.add(self.model, config.lora, "", report=False)
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.trained = _numel(trained)
         self.weights = _nbytes([*self.model.parameters(), *self.model.buffers()])
