@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -78,7 +79,88 @@ def test_what_a_format_does_not_hold_is_said(write: Write, capsys: pytest.Captur
     printed = capsys.readouterr().out
     assert "masks         -" in printed
     assert "Not checked: the rollouts don't hold what it needs" in printed
-    assert "Nothing found." in printed
+    assert "Nothing found. Not checked: continuation, masks, versions." in printed
+
+
+NAN = float("nan")
+REWARD = {"verl": "score", "trl": "correct_reward", "prime": "reward"}
+UNUSABLE: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("trl", "advantages", "advantage is null", {"advantage": None}),
+    ("trl", "advantages", "advantage is null", {"advantage": NAN}),  # as pandas writes it
+    ("trl", "rewards", "no reward function scored it", {"correct_reward": NAN}),
+    ("verl", "rewards", "score is null", {"score": None}),
+    ("verl", "rewards", "reward nan", {"score": NAN}),
+    ("verl", "rewards", "score is str 'right'", {"score": "right"}),
+    ("verl", "rewards", "score is dict", {"score": {"exact": 1}}),
+    ("prime", "rewards", "reward is null", {"reward": None}),
+    ("prime", "advantages", "advantage nan", {"advantage": NAN}),
+    ("prime", "advantages", "advantage is str", {"advantage": "high"}),
+    ("verl", "advantages", "nan", {"response_ids": [1, 2], "response_mask": [1, 1], "advantages": [0.5, NAN]}),
+]
+
+
+@pytest.mark.parametrize(("name", "check", "told", "fields"), UNUSABLE)
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_rewards_and_advantages_that_are_no_numbers_are_a_finding(
+    write: Write, name: str, check: str, told: str, fields: dict[str, Any], everywhere: bool
+) -> None:
+    def change(records: list[dict[str, Any]]) -> None:
+        for record in records if everywhere else records[4:8]:
+            record.update(fields)
+
+    report = audit(write(name, change))
+    (finding,) = [it for it in report.findings if "no finite numbers" in it.problem]
+    assert (finding.check, finding.count) == (check, 32 if everywhere else 4)
+    assert told in finding.examples[0]["text"]
+
+
+NOT_READ: list[tuple[str, list[str], str, dict[str, Any]]] = [
+    ("trl", ["masks"], "completion_mask is empty", {"completion_ids": [], "completion_mask": []}),
+    ("trl", ["masks"], "tool_mask is null", {"tool_mask": None}),
+    ("trl", ["tools", "truncation"], "completion is null", {"completion": None}),
+    ("verl", ["masks"], "response_mask is str", {"response_ids": [1], "response_mask": "yes"}),
+    ("verl", ["versions"], "min_global_steps is null", {"min_global_steps": None}),
+    ("prime", ["advantages"], "advantage is null", {"advantage": None}),
+    ("prime", ["masks", "continuation"], "trajectory is null", {"trajectory": None}),
+    ("prime", ["masks", "continuation"], "trajectory is empty", {"trajectory": []}),
+    ("prime", ["tools", "truncation"], "completion is null", {"completion": None}),
+    ("prime", ["versions"], "policy_version is null", {"policy_version": None}),
+    ("prime_trace", ["versions"], "off_policy_steps is null", {"off_policy_steps": None, "policy_version": None}),
+    ("prime_trace", ["masks"], "nodes is empty", {"nodes": []}),
+]
+
+
+@pytest.mark.parametrize(("name", "checks", "told", "fields"), NOT_READ)
+def test_a_field_that_holds_nothing_usable_is_said_with_its_check(
+    write: Write, capsys: pytest.CaptureFixture[str], name: str, checks: list[str], told: str, fields: dict[str, Any]
+) -> None:
+    def change(records: list[dict[str, Any]]) -> None:
+        for record in records[1:]:  # The first one tells the format.
+            record.update(fields)
+
+    folder = write(name, change)
+    report = audit(folder)
+    assert report.findings == []
+    for check in checks:
+        assert report.checks[check].rows <= 1
+        assert told in (report.checks[check].not_run or "")
+        assert re.search("3[12]×", report.checks[check].not_run or ""), (
+            "a parquet file's first row has the column as well"
+        )
+    assert main(["audit", str(folder)]) == 0
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("field", ["prompt_ids", "completion_ids", "completion_mask", "prompt_mask"])
+@pytest.mark.parametrize("value", [None, "text", ["a"], {}])
+def test_masks_are_not_made_up(write: Write, field: str, value: Any) -> None:
+    def change(records: list[dict[str, Any]]) -> None:
+        for record in records:
+            record["trajectory"][1]["tokens"][field] = value
+
+    report = audit(write("prime", change))
+    assert (report.findings, report.checks["masks"].rows, report.checks["continuation"].rows) == ([], 0, 0)
+    assert field in str(report.checks["masks"].not_run)
 
 
 def test_exit_status_and_json(write: Write, faults: Any, capsys: pytest.CaptureFixture[str]) -> None:

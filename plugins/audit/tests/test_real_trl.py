@@ -110,6 +110,26 @@ def test_what_trl_writes(tmp_path: Path) -> None:
         assert (report.rows, report.findings) == (16, []), name
 
 
+def test_advantages_that_trl_writes_without_a_number(tmp_path: Path) -> None:
+    """A reward function that gives NaN makes TRL's advantages NaN, which its files hold as null."""
+
+    def broken(completions: list[Any], **_: Any) -> list[float]:
+        return [float("nan")] * len(completions)
+
+    report = audit(train(tmp_path, reward_funcs=[broken]))
+    assert {finding.check for finding in report.findings} >= {"rewards"}
+    assert "no reward function scored it" in report.findings[0].examples[0]["text"]
+
+    class Infinite(Scripted):
+        def log(self, *args: Any, **settings: Any) -> None:
+            self._logs["advantages"].extend([float("nan")] * len(self._logs["advantages"]))
+            super().log(*args, **settings)
+
+    report = audit(train(tmp_path / "nan", Infinite))
+    (finding,) = report.findings
+    assert (finding.check, finding.count) == ("advantages", report.rows)
+
+
 def test_a_trainer_that_is_wrong(tmp_path: Path) -> None:
     """TRL's own loop with rewards that reach the wrong rollouts."""
 

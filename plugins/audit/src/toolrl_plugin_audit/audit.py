@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from toolrl_plugin_audit import row_checks
+from toolrl_plugin_audit import group_checks, row_checks
 from toolrl_plugin_audit.group_checks import Ages, Rewards, Tools
 from toolrl_plugin_audit.rows import Row
 
@@ -82,6 +83,7 @@ class Audit:
         self._rows = self._files = 0
         self._guessed = guessed
         self._counts = dict.fromkeys(CHECKS, 0)
+        self._unread: dict[str, Counter[str]] = {name: Counter() for name in CHECKS}
         self._found: dict[tuple[str, str], Finding] = {}
         self._by_row = row_checks.checks(max_staleness)
 
@@ -93,6 +95,10 @@ class Audit:
                 self._counts[name] += 1
                 for problem, example in dict(reversed(list(find(row)))).items():  # The first of each problem.
                     self._note(name, problem, row.place, example)
+        for name, reason in (row.unread | row.broken).items():
+            self._unread[name][reason] += 1
+        for name, reason in row.broken.items() if row.compared else ():
+            self._note(name, group_checks.NO_NUMBERS[name], row.place, reason)
         for of_run in (self._rewards, self._tools, self._ages):
             of_run.add(row)
 
@@ -122,10 +128,16 @@ class Audit:
             "tools": self._tools.rows,
             "advantages": max(self._counts["advantages"], self._rewards.scored),
         }
-        lacks = "the rollouts don't hold what it needs"
-        checks = {name: CheckResult(count, None if count >= self._rows else lacks) for name, count in counts.items()}
+        checks = {name: CheckResult(count, self._not_run(name, count)) for name, count in counts.items()}
         constant, total = self._rewards.constant_groups
         said = [f"{constant} of {total} groups have one reward for all their rollouts."] if constant else []
         order = list(CHECKS)
         findings = sorted(self._found.values(), key=lambda it: order.index(it.check))
         return Report(path, format_name, self._rows, self._files, checks, findings, [*said, *notes])
+
+    def _not_run(self, name: str, count: int) -> str | None:
+        """Why a check that looked at `count` rollouts didn't look at all of them."""
+        if count >= self._rows:
+            return None
+        reasons = [f"{reason} ({number}×)" for reason, number in self._unread[name].most_common(EXAMPLES)]
+        return ", ".join(reasons) or "the rollouts don't hold what it needs"

@@ -96,6 +96,8 @@ def as_text(report: Report) -> str:
         lines += [f"  → {finding.advice}"]
     lines += ["", *report.notes] if report.notes else []
     verdict = "Nothing found." if not report.findings else f"{_count(len(report.findings), 'finding')}."
+    if idle := [name for name, result in report.checks.items() if not result.rows]:
+        verdict += f" Not checked: {', '.join(idle)}."
     return "\n".join([*lines, "", verdict])
 
 

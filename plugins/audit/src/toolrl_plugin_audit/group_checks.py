@@ -21,6 +21,7 @@ NOT_ZERO = "the advantages of a group don't add up to zero"
 WRONG_SIGN = "the better rollouts of a group got the negative advantages"
 ALL_ZERO = "the rewards of a group differ, and all its advantages are zero"
 NO_NUMBER = "advantages are no finite numbers"
+NO_NUMBERS = {"rewards": NOT_FINITE, "advantages": NO_NUMBER}
 OUTLIER = "rollouts are older than nearly all others"
 NEVER = "tools were offered and never called"
 ONE_NEVER = "a tool is never called, while others are"

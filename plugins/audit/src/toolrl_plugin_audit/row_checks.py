@@ -6,6 +6,7 @@ Each yields `(problem, example)` pairs, none for a clean rollout.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
@@ -19,6 +20,7 @@ MASK_OTHERS = "the mask trains tokens that the model didn't sample"
 MASK_LENGTH = "tokens and mask differ in length"
 MASK_TOOLS = "the mask trains the text of tools"
 ADVANTAGE_OFF = "advantages stand on tokens that aren't trained"
+ADVANTAGE_NUMBER = "advantages of tokens are no finite numbers"
 ADVANTAGE_LENGTH = "advantages and tokens differ in length"
 CREDIT = "a reward is credited to a turn or role that the rollout doesn't have"
 STALE = "rollouts are older than allowed"
@@ -138,6 +140,9 @@ def token_advantages(row: Row) -> Found:
             continue
         if len(it.mask) != len(it.ids):
             continue  # `masks` says so.
+        if endless := next((it for it in values if not math.isfinite(it)), None):
+            yield ADVANTAGE_NUMBER, f"{_of(it)}an advantage of a token is {endless:g}"
+            continue
         off = [bool(value) and not bit for value, bit in zip(values, it.mask, strict=True)]
         if True in off:
             start, end = first_run(off)
@@ -171,7 +176,7 @@ def checks(max_staleness: int) -> dict[str, tuple[Callable[[Row], bool], Callabl
         "masks": (lambda row: row.tokens is not None, masks),
         "advantages": (lambda row: row.misplaced is not None or has_advantages(row), token_advantages),
         "versions": (lambda row: row.age is not None, lambda row: versions(row, max_staleness)),
-        "truncation": (lambda row: row.reward is not None, truncation),
+        "truncation": (lambda row: row.reward is not None and row.told, truncation),
     }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 EXCERPT = 160
 """Characters of an example's text at most."""
@@ -78,6 +80,32 @@ class Row:
     """What cut it off; None where nothing did."""
     age: int | None = None
     """Versions between the weights that sampled it and those that it was to train."""
+    told: bool = True
+    """Whether it holds what the model wrote."""
+    unread: dict[str, str] = field(default_factory=dict)
+    """By check, the field that it needs and that holds nothing usable: `completion_mask is empty`."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """The same of fields that the format always fills: a finding of that check."""
+
+
+def unusable(record: Mapping[str, Any], names: Iterable[str], usable: Callable[[Any], bool]) -> str | None:
+    """The first of these fields that the record has, and what is wrong with it, such as `score is null`; None if one is
+    usable, or if it has none of them."""
+    held = {name: record[name] for name in names if name in record}
+    if not held or any(map(usable, held.values())):
+        return None
+    name, value = next(((name, value) for name, value in held.items() if value is not None), next(iter(held.items())))
+    return f"{name} is {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, str | list | dict) and not value:
+        return "empty"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "not finite"
+    return f"{type(value).__name__} {quote(str(value)[:60])}"
 
 
 def quote(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from toolrl_plugin_audit import texts
 from toolrl_plugin_audit.row_checks import finite
-from toolrl_plugin_audit.rows import Exchange, Row, Tokens
+from toolrl_plugin_audit.rows import Exchange, Row, Tokens, unusable
 
 NAMES = {
     "prompt": ("input", "prompt", "prompts"),
@@ -152,18 +152,47 @@ def flat_row(record: Mapping[str, Any], place: str, *, trl: bool, offered: tuple
     group = first(record, "group")
     # verl/trainer/ppo/v1: a key is <uid>_<session>_<index of the output>
     named = re.sub(r"_\d+_\d+\Z", "", group) if isinstance(group, str) else group
-    row.group = str(named) if named is not None and not trl else hash(json.dumps(prompt, default=str))
+    row.group = str(named) if named is not None and not trl else None
+    if row.group is None and prompt is not None:
+        row.group = hash(json.dumps(prompt, default=str))
     spoken = messages(response)
-    row.calls, row.blocks = _calls(spoken, response)
+    row.told = response is not None and not (spoken is None and not isinstance(response, str))
+    if row.told:
+        row.calls, row.blocks = _calls(spoken, response)
     row.ended = cut(record)
-    if row.ended is None:
+    if row.ended is None and row.told:
         row.ended = texts.cut_off(str(response or "")) if spoken is None else texts.transcript_cut_off(spoken)
     tokens = tokens_of(record)
     row.tokens = None if tokens is None else [tokens]
     row.exchanges = exchanges_of(record)
     row.age = _age(record, row.step)
     row.tools = offered or texts.tool_names(first(record, "tools")) or texts.tools_in_prompt(_text(prompt))
+    _note_unusable(row, record, trl=trl)
     return row
+
+
+def _note_unusable(row: Row, record: Mapping[str, Any], *, trl: bool) -> None:
+    """Note the fields that are there and hold nothing that can be checked."""
+    if trl and row.reward is None and row.rewards:
+        row.broken["rewards"] = "no reward function scored it"
+    elif not trl and (problem := unusable(record, NAMES["reward"], lambda it: finite(_scalar(it)) is not None)):
+        row.broken["rewards"] = problem
+    problem = unusable(
+        record, NAMES["advantage"], lambda it: finite(_scalar(it)) is not None or numbers(it) is not None
+    )
+    if problem:
+        (row.broken if trl else row.unread)["advantages"] = problem
+    if row.group is None and row.advantage is not None:
+        row.unread.setdefault("advantages", "prompt is null, so its group isn't known")
+    if row.tokens is None and (problem := unusable(record, NAMES["mask"], lambda it: numbers(it) is not None)):
+        row.unread["masks"] = problem
+    for field, check in (("exchanges", "continuation"), ("oldest", "versions"), ("age", "versions")):
+        held = {"continuation": row.exchanges, "versions": row.age}[check]
+        if held is None and (problem := unusable(record, NAMES[field], lambda _: False)):
+            row.unread[check] = problem
+    if not row.told:
+        problem = unusable(record, NAMES["response"], lambda _: False) or "there is no response"
+        row.unread |= {"tools": problem, "truncation": problem}
 
 
 def _age(record: Mapping[str, Any], step: int | None) -> int | None:

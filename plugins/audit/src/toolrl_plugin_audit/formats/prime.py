@@ -10,14 +10,14 @@ Now they are traces of verifiers.v1 (verifiers/v1/trace.py), graphs of messages 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from toolrl_plugin_audit import texts
-from toolrl_plugin_audit.formats.flat import cut, first, integer, numbers
+from toolrl_plugin_audit.formats.flat import NAMES, cut, first, integer, numbers
 from toolrl_plugin_audit.row_checks import comparable, finite
-from toolrl_plugin_audit.rows import Exchange, Row, Tokens, quote
+from toolrl_plugin_audit.rows import Exchange, Row, Tokens, quote, unusable
 
 MAX_OFF_POLICY_STEPS = 8
 """prime-rl's default of `max_off_policy_steps`."""
@@ -56,7 +56,28 @@ def prime_row(record: Mapping[str, Any], place: str, path: Path, offered: tuple[
     else:
         _read_output(row, record)
     row.tools = offered or row.tools
+    _note_unusable(row, record, facts)
     return row
+
+
+def _note_unusable(row: Row, record: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Note the fields that are there and hold nothing that can be checked. A rollout that failed has no reward, and one
+    that isn't trained no advantage."""
+    names = ("reward", "rewards") if "nodes" in record else ("reward",)
+    if row.reward is None and row.compared:
+        # A trace of an environment without rewards has none, as distillation needs none.
+        found = row.unread if "nodes" in record and not record.get("rewards") else row.broken
+        found["rewards"] = unusable(record, names, lambda _: False) or "there is no reward"
+    if row.advantage is None and (problem := unusable(facts, ("advantage",), lambda it: isinstance(it, list | dict))):
+        (row.unread if facts.get("advantage") is None else row.broken)["advantages"] = problem
+    # `version` of a trace is that of its form.
+    versions = (*NAMES["age"], *(("policy_version",) if "nodes" in record else NAMES["oldest"]))
+    if row.age is None and (problem := unusable(facts, versions, lambda _: False)):
+        row.unread["versions"] = problem
+    held = "nodes" if "nodes" in record else "trajectory"
+    if row.tokens is None:
+        problem = unusable(record, (held,), bool) or f"{held} holds no tokens"
+        row.unread = {"masks": problem, "continuation": problem} | row.unread
 
 
 # A `RolloutOutput`.
@@ -70,18 +91,34 @@ def _read_output(row: Row, record: Mapping[str, Any]) -> None:
     info = info if isinstance(info, Mapping) else {}
     row.tools = texts.tool_names(first(record, "tools")) or texts.tool_names(info.get("oai_tools"))
     completion = record.get("completion")
+    row.told = isinstance(completion, list | str)
     spoken = completion if isinstance(completion, list) else []
-    row.calls, _ = texts.calls_in_messages(spoken) if spoken else texts.calls_in_text(str(completion or ""))
+    if row.told:
+        row.calls, _ = texts.calls_in_messages(spoken) if spoken else texts.calls_in_text(str(completion))
+    else:
+        problem = unusable(record, ("completion",), lambda _: False) or "there is no completion"
+        row.unread |= {"tools": problem, "truncation": problem}
     requests = [it for it in record.get("trajectory") or () if isinstance(it, Mapping)]
     if any(it.get("is_truncated") for it in requests):
         row.ended = row.ended or "a request is_truncated"
     row.ended = row.ended or texts.transcript_cut_off(spoken)
     steps = [it for it in requests if isinstance(it.get("tokens"), Mapping)]
-    if steps:
+    problems = [problem for it in steps for problem in _without_numbers(it["tokens"])]
+    if problems:
+        row.unread |= {"masks": problems[0], "continuation": problems[0]}
+    elif steps:
         row.exchanges = list(map(_exchange, steps))
         several = len(steps) > 1
         row.tokens = [_tokens(it, f"request {number + 1}" if several else "") for number, it in enumerate(steps)]
         row.advantage = row.advantage if row.advantage is not None else _one_advantage(steps)
+
+
+def _without_numbers(held: Mapping[str, Any]) -> Iterator[str]:
+    """The lists of a request's tokens that are no lists of numbers."""
+    for name in ("prompt_ids", "completion_ids", "prompt_mask", "completion_mask"):
+        problem = unusable(held, (name,), lambda it: it == [] or numbers(it) is not None)
+        if problem or name not in held:
+            yield problem or f"there is no {name}"
 
 
 def _one_advantage(steps: list[Mapping[str, Any]]) -> float | None:
@@ -102,7 +139,7 @@ def _exchange(step: Mapping[str, Any]) -> Exchange:
 def _tokens(step: Mapping[str, Any], name: str) -> Tokens:
     held = step["tokens"]
     prompt, completion = numbers(held.get("prompt_ids")) or [], numbers(held.get("completion_ids")) or []
-    masks = [held.get("prompt_mask") or [0] * len(prompt), held.get("completion_mask") or [1] * len(completion)]
+    masks = [held["prompt_mask"], held["completion_mask"]]
     advantages = numbers(step.get("advantages") or held.get("advantages"))
     if advantages is not None and len(advantages) == len(completion):
         advantages = [0.0] * len(prompt) + advantages
