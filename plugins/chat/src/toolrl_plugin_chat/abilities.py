@@ -51,6 +51,8 @@ class Abilities:
     """A message of role `tool` is shown after a call."""
     plain_tool_role: bool
     """A message of role `tool` is shown after an assistant's text."""
+    needs_tools: bool = False
+    """Nothing is rendered without tools."""
 
     @property
     def ignored(self) -> str:
@@ -59,7 +61,10 @@ class Abilities:
 
 
 def study(renderer: Renderer) -> Abilities:
-    """Try everything. Raises ChatFormatError where the template can't render a user's message at all."""
+    """Try everything. Raises ChatFormatError if the template can't render a user's message, with tools or without."""
+    needs_tools = _needs_tools(renderer)
+    if needs_tools:
+        renderer = probing(renderer)
     plain = _plain_shape(renderer)
     user = plain.text("user", QUESTION)
     system = renderer.attempt([plain.text("system", _SYSTEM), user], generation_prompt=True)
@@ -75,6 +80,19 @@ def study(renderer: Renderer) -> Abilities:
         parallel=calls and _parallel(renderer, shape, tool_role),
         tool_role=tool_role,
         plain_tool_role=_in_order(spoken, PROBE, RESULT),
+        needs_tools=needs_tools,
+    )
+
+
+def probing(renderer: Renderer) -> Renderer:
+    """The renderer for probes of a template that renders with tools only."""
+    return renderer.with_tools([TOOL.as_function()])
+
+
+def _needs_tools(renderer: Renderer) -> bool:
+    questions = [[shape.text("user", QUESTION)] for shape in (Shape(), Shape(parts=True))]
+    return not any(renderer.attempt(question, generation_prompt=True) for question in questions) and any(
+        _in_order(probing(renderer).attempt(question, generation_prompt=True), QUESTION) for question in questions
     )
 
 

@@ -28,7 +28,7 @@ class Conversation:
         self._wording = wording or _wording(options)
         self._where = where
         self.abilities = abilities
-        native = abilities.tools and abilities.calls
+        native = (abilities.tools and abilities.calls) or abilities.needs_tools
         self.own_preamble = options.preamble == "always" or (options.preamble == "auto" and not native)
         """Tools are described by toolrl's preamble."""
         self.native_calls = abilities.calls and not self.own_preamble

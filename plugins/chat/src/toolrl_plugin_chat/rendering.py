@@ -7,6 +7,7 @@ text.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -35,12 +36,19 @@ class Renderer:
         self._template = _read_template(chat_template, where)
         self._variables = dict(variables)
         self._where = where
+        self._tools: Sequence[Dict] = ()
         if self._template is None and not getattr(tokenizer, "chat_template", None):
             raise ChatFormatError(
                 "the model's tokenizer has no chat template",
                 where=where,
                 hint="Use `chat_format: plain` for a base model, or give one: `options: {chat_template: FILE.jinja}`.",
             )
+
+    def with_tools(self, tools: Sequence[Dict]) -> Renderer:
+        """One that renders with these tools if none are given."""
+        other = copy.copy(self)
+        other._tools = tools
+        return other
 
     @property
     def source(self) -> str:
@@ -52,6 +60,7 @@ class Renderer:
         self, messages: Sequence[Dict], tools: Sequence[Dict] | None = None, *, generation_prompt: bool = False
     ) -> str:
         """The rendered text. Raises ChatFormatError where the template refuses the messages."""
+        tools = tools or self._tools
         try:
             text = self._tokenizer.apply_chat_template(
                 list(messages),

@@ -15,10 +15,12 @@ write turn marks that are ordinary text (`[/INST]`) either: `control.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from toolrl.errors import ChatFormatError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Rendered, ToolSpec
-from toolrl_plugin_chat.abilities import QUESTION, study
+from toolrl_plugin_chat.abilities import QUESTION, probing, study
 from toolrl_plugin_chat.assistant_rendering import AssistantRendering
 from toolrl_plugin_chat.codec import Codec
 from toolrl_plugin_chat.control import OutsideTexts, Shield, turn_marks
@@ -47,8 +49,11 @@ class TemplateFormat(WholeFormat):
         self.abilities = study(self._render)
         """What the template was found to do."""
         self._conversation = Conversation(self._options, self.abilities, self._where, wording)
-        self._ends = TurnEnds(self._render, self._codec, self._conversation, self._options.turn_end, self._where)
-        self._assistant = AssistantRendering(self._render, self._conversation, self._ends, self._where)
+        self._unfit: ChatFormatError | None = None
+        """Why the template fits no conversation with tools."""
+        probe = probing(self._render) if self.abilities.needs_tools else self._render
+        self._ends = self._find_ends(probe, wording)
+        self._assistant = AssistantRendering(probe, self._conversation, self._ends, self._where)
         self.end_ids = self._ends.ids
         structural = self._ends.structural_tokens()
         markup = {text for text in self._codec.added if self._is_markup(text)}
@@ -59,16 +64,42 @@ class TemplateFormat(WholeFormat):
             Images(context.processor, context.tokenizer, self._where) if context.processor is not None else None
         )
 
+    def _find_ends(self, probe: Renderer, wording: Wording | None) -> TurnEnds:
+        """The ends of turns. Those of a template whose calls can't be continued are found without calls: it fits an
+        environment that has no tools."""
+        try:
+            return TurnEnds(probe, self._codec, self._conversation, self._options.turn_end, self._where)
+        except ChatFormatError as error:
+            if not self._conversation.native_calls:
+                raise
+            without = Conversation(self._options, replace(self.abilities, calls=False), self._where, wording)
+            ends = TurnEnds(probe, self._codec, without, self._options.turn_end, self._where)
+            self._conversation, self._unfit = without, error
+            return ends
+
+    def _check_fit(self, tools: Sequence[ToolSpec], messages: Sequence[Message] = ()) -> None:
+        """Raise ChatFormatError for tools that the template can't do with, or without which it can't do."""
+        if self._unfit is not None and (tools or any(it.role == "tool" or it.tool_calls for it in messages)):
+            raise self._unfit
+        if self.abilities.needs_tools and not tools:
+            raise ChatFormatError(
+                "the chat template renders nothing without tools, and the environment has none",
+                where=self._where,
+                hint="Add `tools:`, or give a template that does without: `options: {chat_template: FILE.jinja}`.",
+            )
+
     # The protocol.
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """The prompt of the first turn. Raises ChatFormatError."""
+        self._check_fit(tools, messages)
         shield = Shield()
         text = self._conversation_text(messages, tools, shield, generation_prompt=True)
         return self._rendered(self._codec.encode_shielded(text, shield), messages, text)
 
     def bridge(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Rendered:
         """What follows a sampled turn. Raises ChatFormatError."""
+        self._check_fit(tools, messages)
         shield = Shield()
         hidden = self._hide([self.without_marks(message) for message in messages], shield)
         specs = self._outside.hidden_specs(tools, shield)
@@ -77,6 +108,8 @@ class TemplateFormat(WholeFormat):
         return self._rendered(self._ends.skip_mark(sampled_ids, ids), messages, text)
 
     def _said(self, message: Message) -> Sequence[int]:
+        if self._unfit is not None and message.tool_calls:
+            raise self._unfit
         prompt_end, text = self._assistant(message)
         return self._codec.encode_after(text, prompt_end)
 
@@ -93,12 +126,15 @@ class TemplateFormat(WholeFormat):
     def check(self, tools: Sequence[ToolSpec]) -> list[str]:
         """Try the format with these tools before a run. Raises ChatFormatError where a turn can't be bridged; returns
         remarks on what the user may want to know."""
+        self._check_fit(tools)
         preamble, described, abilities = self._options.preamble, self._conversation.own_preamble, self.abilities
         remarks = []
         if not abilities.system:
             remarks.append("shows no system message; one stands before the user's first words instead")
         if tools and described and preamble == "auto":
             remarks.append(f"ignores {abilities.ignored}; toolrl's own preamble describes them")
+        elif tools and not self._conversation.native_calls and preamble == "auto":
+            remarks.append("shows tools and no calls; calls stand in the text, in the form of the parser `hermes`")
         remarks = [f"the chat template {remark}" for remark in remarks]
         thinks = self.open([Message("user", QUESTION)], tools).in_thinking
         return [*remarks, *self.rewritten_turns("the chat template", tools, thinks=thinks)]
