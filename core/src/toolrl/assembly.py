@@ -30,6 +30,7 @@ from toolrl.loop.data import EndlessOrder, left_out
 from toolrl.loop.evaluate import Evaluator, ablate
 from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.ranks import ONE, Ranks
+from toolrl.loop.unused_names import UnusedNames
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
 from toolrl.preflight import build_cluster, build_dataset, build_datasets, run_directory
@@ -156,6 +157,8 @@ async def assemble(
         builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
         limits = builder.limits()
         events = builder.events(folder, config.observers if observers is None else observers)
+        if trains and ranks.first:
+            events.add("unused names", UnusedNames(config))
         events.extra_metrics = left_out(datasets.values())
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         phase = RunPhase(events.phase_start)

@@ -54,6 +54,24 @@ VERL_FIELDS = {
 }
 
 
+class TestPaths:
+    def test_a_path_without_rows_is_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        full, empty = write(tmp_path / "a.jsonl", {"prompt": "?"}), write(tmp_path / "b.jsonl")
+        assert len(read([str(full), str(empty)])) == 1
+        assert [it.getMessage() for it in caplog.records] == [f"{empty} holds no rows"]
+
+    def test_a_path_behind_the_limit_is_told_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        paths = [str(write(tmp_path / f"{name}.jsonl", {"prompt": "?"}, {"prompt": "!"})) for name in "abc"]
+        found = read(paths, limit=4)
+        assert len(found) == len(found) == 4
+        assert [it.getMessage() for it in caplog.records] == [f"limit 4: no row of {paths[2]} is taken"]
+
+    def test_paths_that_give_rows_are_not(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        paths = [str(write(tmp_path / f"{name}.jsonl", {"prompt": "?"})) for name in "ab"]
+        assert len(read(paths, limit=2)) == 2
+        assert caplog.records == []
+
+
 class TestRows:
     def test_a_prompt_becomes_a_user_message(self, tmp_path: Path) -> None:
         task = read(write(tmp_path / "train.jsonl", {"prompt": "2 + 2?", "answer": 4, "level": "easy"}))[0]

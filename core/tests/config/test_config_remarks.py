@@ -93,3 +93,31 @@ def test_the_trainer_has_remarks_of_its_own(tree: dict[str, Any], registry: Regi
     assert told(tree, registry, "trainer.betas=[0.9, 0.999]") == "trainer.betas: they are wide"
     config = check_config(tree, ["model.dtype=bfloat16"], registry=registry).config
     assert "model.dtype: needs another chip" in list(missing_files(config, registry))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("environments.default.stop_at_answer=true",), "environments.default.stop_at_answer: no effect"),
+        (
+            ("environments.default.stop_at_answer=true", "environments.default.end_flags=[boxed]"),
+            "environments.default.stop_at_answer: no effect",
+        ),
+        (
+            ("environments.default.end_flags=[answer, answer]",),
+            "environments.default.end_flags: 'answer' is there twice",
+        ),
+        (("environments.default.untrained_roles=[user, user]",), "untrained_roles: 'user' is there twice"),
+        (("cluster.worker_resources={big: 1}",), "cluster.worker_resources: no effect"),
+    ],
+)
+def test_an_entry_without_effect_gets_a_remark(
+    tree: dict[str, Any], registry: Registry, overrides: tuple[str, ...], line: str
+) -> None:
+    assert line in told(tree, registry, *overrides)
+
+
+def test_entries_with_an_effect_get_none(tree: dict[str, Any], registry: Registry) -> None:
+    flags = ("environments.default.stop_at_answer=true", "environments.default.end_flags=[answer, boxed]")
+    assert "no effect" not in told(tree, registry, *flags)
+    assert "twice" not in told(tree, registry, *flags)

@@ -104,6 +104,23 @@ def test_markers_of_a_tool() -> None:
         ToolBox([entry(add, "first", rename={"add": "plus"}, markers={"add": markers})])
 
 
+def test_a_rename_of_a_tool_that_no_session_has_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    markers = {"ecco": Markers(("<e>",), ("</e>",)), "repeat": Markers(("<r>",), ("</r>",))}
+    rename = {"echo": "repeat", "ehco": "again"}
+    box = ToolBox([ToolEntry("one", RecordingToolset(), rename=rename, markers=markers)])
+
+    async def opened(box: ToolBox) -> None:
+        async with box.open(make_task(), make_episode_context()):
+            pass
+
+    for _ in range(2):
+        asyncio.run(opened(box))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert all(text in lines[0] for text in ("'one'", "`as`", "'ehco'", "echo"))
+    assert all(text in lines[1] for text in ("'one'", "`markers`", "'ecco'", "repeat"))
+
+
 def test_names_that_are_known_only_in_the_episode_clash_there() -> None:
     box = ToolBox([ToolEntry("one", RecordingToolset()), ToolEntry("two", RecordingToolset())])
     with pytest.raises(ConfigError, match="two tools are called 'echo': one of 'one', one of 'two'"):

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from api_stub import KEY, refuses, says
+from pydantic import ValidationError
 
 from toolrl.errors import RunStoppedError
 from toolrl.loop.metrics import episode_metrics
 from toolrl.protocols import EpisodeContext
 from toolrl.runs.records import episode_from_json, episode_to_json
 from toolrl.types import Episode, Group, Message, Task, ToolCall, ToolResult, ToolSpec
+from toolrl_plugin_api.options import ChatOptions
 from toolrl_plugin_api.stand_ins import Characters
 from toolrl_testing.fakes import FakeParser, make_build_context
 from toolrl_testing.http_stub import HttpReply, HttpStub
@@ -224,3 +226,16 @@ def test_texts_are_cut_without_a_tokenizer() -> None:
     assert chat.decode(chat.inline(text)).text == text
     assert chat.token_count(text) == len(chat.inline(text)) == 5
     assert chat.decode(chat.inline("\x00")).text == "\x00"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"omit": ["temprature"]},
+        {"omit": ["temperature", "seed"]},
+        {"omit": ["max_tokens"], "max_tokens_field": "max_completion_tokens"},
+    ],
+)
+def test_a_field_that_no_request_has_can_not_be_left_out(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="omit: a request has no"):
+        ChatOptions(base_url="http://x", model="m", **options)

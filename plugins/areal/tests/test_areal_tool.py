@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from toolrl.errors import ConfigError
+from toolrl.errors import ConfigError, DataError
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.episode import EpisodePlan, EpisodeRun
 from toolrl.tools.toolbox import ToolBox, ToolEntry
@@ -193,3 +193,9 @@ def test_the_markers_that_the_parser_knows_stay_its_own(folder: Path) -> None:
 def test_what_is_no_tool(folder: Path, target: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ArealTool(ArealToolOptions(target=target, python_path=[str(folder)]), make_build_context("areal_tool"))
+
+
+def test_a_folder_that_is_not_there_is_told_before_a_run(tmp_path: Path) -> None:
+    ArealToolOptions(target="a:B", python_path=[str(tmp_path)]).check_files()
+    with pytest.raises(DataError, match="python_path: there is no folder"):
+        ArealToolOptions(target="a:B", python_path=[str(tmp_path / "none")]).check_files()

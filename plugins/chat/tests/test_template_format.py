@@ -204,3 +204,9 @@ def test_the_shape_of_calls_is_found(written: str, instead: str, build: Build, t
     chat = build("one_call", chat_template=source.replace(written, instead))
     said = chat.say(Message("assistant", "", tool_calls=(CALL,)))
     assert tokenizers["one_call"].decode(said) == 'to=calculator {"expression": "2*3"}<|call|>'
+
+
+def test_a_variable_that_the_template_does_not_know_is_told(build: Build) -> None:
+    remarks = build("qwen", template_kwargs={"enable_thinkng": False, "enable_thinking": False}).check([])
+    told = [remark for remark in remarks if "template_kwargs" in remark]
+    assert told == ["the chat template doesn't use `enable_thinkng` of template_kwargs"]

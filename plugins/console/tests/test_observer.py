@@ -30,6 +30,13 @@ def test_options_thin_the_lines_out_and_add_metrics(tmp_path: Path) -> None:
     assert re.findall(r"^train (\d/4).*my/own 7", out.getvalue(), re.MULTILINE) == ["1/4", "3/4", "4/4"]
 
 
+def test_a_metric_that_no_report_has_is_told_at_the_end(tmp_path: Path) -> None:
+    observer, out = console(sample_every=0, metrics=["my/own", "my/onw"])
+    play(tmp_path, observer)
+    (line,) = [line for line in out.getvalue().splitlines() if "no report has" in line]
+    assert line.endswith("my/onw")
+
+
 def test_samples_show_who_wrote_what(tmp_path: Path) -> None:
     observer, out = console(sample_every=4)
     play(tmp_path, observer)

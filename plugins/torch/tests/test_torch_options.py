@@ -46,6 +46,30 @@ def test_old_names_of_settings_are_read_and_remarked_on(tree: dict[str, Any], re
             check_config(tree, [effect], registry=registry)
 
 
+TEACHERS = "algorithm.distillation.teachers"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["trainer.offload=[reference]", "algorithm.kl_coef=0"], "trainer.offload: `reference` has no effect"),
+        (["trainer.offload=[critic]"], "trainer.offload: `critic` has no effect"),
+        ([f"{TEACHERS}.default.model=t", f"{TEACHERS}.one.model=t"], f"{TEACHERS}.default: no effect"),
+    ],
+)
+def test_an_entry_that_nothing_uses_is_remarked_on(
+    tree: dict[str, Any], registry: Registry, overrides: list[str], line: str
+) -> None:
+    one = {**tree, "environments": {"one": {"parser": "hermes"}}}
+    assert line in told(one, registry, *overrides)
+
+
+def test_an_entry_that_is_used_is_not(tree: dict[str, Any], registry: Registry) -> None:
+    used = ["algorithm.preset=ppo", "algorithm.kl_coef=0.1", "trainer.offload=[reference, critic, optimizer]"]
+    assert "no effect" not in told(tree, registry, *used)
+    assert "no effect" not in told(tree, registry, f"{TEACHERS}.default.model=t")
+
+
 @pytest.mark.parametrize(
     ("overrides", "beginnings"),
     [

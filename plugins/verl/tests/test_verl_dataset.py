@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,7 @@ def test_what_is_not_there_is_told_before_a_run(tmp_path: Path) -> None:
         VerlDatasetOptions(path=[str(tmp_path / "a.jsonl"), missing]),
         VerlToolOptions(tool_config_path=missing),
         VerlToolOptions(function_tool_path=missing),
+        VerlToolOptions(tool_config_path=str(tmp_path / "tools.yaml"), python_path=[missing]),
         VerlRewardOptions(path=missing),
     ):
         with pytest.raises(DataError, match="none"):
@@ -96,6 +98,22 @@ def test_what_is_not_there_is_told_before_a_run(tmp_path: Path) -> None:
 )
 def test_rows_are_routed(environments: dict[str, str], expected: str, tmp_path: Path) -> None:
     assert dataset(tmp_path, ROW, environments=environments, environment="rest")[0].environment == expected
+
+
+def test_a_route_that_no_row_takes_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    routes = {"tool_agent": "geometry", "hiyouga/geometry3k": "by_source", "geometry3k": "x"}
+    dataset(tmp_path, ROW, environments=routes)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "options.environments" in line
+    assert "'geometry3k'" in line
+    assert "tool_agent" not in line
+
+
+def test_a_route_to_no_environment_is_told_before_a_run() -> None:
+    config: Any = SimpleNamespace(environments={"default": None})
+    options = VerlDatasetOptions(path="x", environments={"a": "default", "b": "defualt"})
+    (line,) = options.misfits(config)
+    assert "'defualt'" in line
 
 
 def test_other_column_names(tmp_path: Path) -> None:

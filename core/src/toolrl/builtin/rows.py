@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
@@ -24,6 +25,7 @@ from typing import Any, BinaryIO, TypeVar
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import SAVE_AS_UTF8, DataError
 
+_log = logging.getLogger(__name__)
 Row = dict[str, Any]
 T = TypeVar("T")
 TABLE_BYTES = 512 * 2**20
@@ -272,7 +274,14 @@ class JoinedRows:
 
     @cached_property
     def _ends(self) -> list[int]:
-        return list(accumulate(len(file) for file in self._files))
+        ends = list(accumulate(len(file) for file in self._files))
+        starts = [0, *ends]
+        for file, start, end in zip(self._files, starts, ends, strict=False):
+            if start == end:
+                _log.warning("%s holds no rows", file.path)
+            elif self._limit is not None and start >= self._limit:
+                _log.warning("limit %d: no row of %s is taken", self._limit, file.path)
+        return ends
 
     def _find(self, index: int) -> tuple[FileRows, int]:
         if not 0 <= index < len(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ DATA = ("data.train", "data.eval", "sft.data")
 
 def remarks(config: Config, registry: Registry) -> list[str]:
     """A line each, with its place in the config."""
-    parts = (_evaluation, _rewards, _sampling, _refused_by_train)
+    parts = (_evaluation, _rewards, _without_effect, _sampling, _refused_by_train)
     return [
         *config.old_keys,
         *(line for part in parts for line in part(config)),
@@ -105,6 +106,23 @@ def _rewards(config: Config) -> list[str]:
         if not environment.rewards and environment.harness is None and config.algorithm.distillation is None:
             given = "only what its tools give counts" if environment.tools else "nothing is learned from its episodes"
             lines.append(f"environments.{name}: it has no reward function, so {given}; add `rewards:`")
+    return lines
+
+
+def _without_effect(config: Config) -> list[str]:
+    lines = []
+    for name, environment in config.environments.items():
+        where = f"environments.{name}"
+        if environment.stop_at_answer and "answer" not in environment.end_flags:
+            lines.append(f"{where}.stop_at_answer: no effect, as end_flags doesn't name `answer`")
+        lines += [
+            f"{where}.{field}: {entry!r} is there twice; the second has no effect"
+            for field in ("end_flags", "untrained_roles")
+            for entry, count in Counter(getattr(environment, field)).items()
+            if count > 1
+        ]
+    if config.cluster.worker_resources and not config.cluster.rollout_workers:
+        lines.append("cluster.worker_resources: no effect, as cluster.rollout_workers is 0")
     return lines
 
 

@@ -87,6 +87,8 @@ class ToolBox:
         )
         self._started: list[Toolset] = []
         self._crashed: set[str] = set()
+        self._unnamed = {index for index, it in enumerate(self._entries) if it.rename or it.markers}
+        """The entries whose names of tools are looked for in the first session, if they aren't known before."""
         self.sessions: Callable[..., ToolBoxSession] = ToolBoxSession
         self._check_names()
 
@@ -137,12 +139,29 @@ class ToolBox:
                 begin = functools.partial(entry.toolset.open, own_task, own_episode)
                 one = await stack.enter_async_context(OpenSession(entry, policy, begin))
                 await policy.prepare(one.traits)
+                self._check_session(entry, one)
                 opened.append(one)
             session = self.sessions(opened, task, left_out, episode=episode.episode_id, hide=self._hide)
             try:
                 yield session
             finally:
                 self._log_crashes(session.failures)
+
+    def _check_session(self, entry: ToolEntry, opened: OpenSession) -> None:
+        """Say once which names in `as` and `markers` no tool has, for a set whose tools are known in the episode: its
+        other episodes may have others."""
+        index = next(index for index, other in enumerate(self._entries) if other is entry)
+        if index not in self._unnamed or tool_names(entry.toolset) is not None:
+            return
+        self._unnamed.discard(index)
+        names = [spec.name for spec in opened.specs]
+        shown = [entry.rename.get(name, name) for name in names]
+        for field, given, there in (("as", entry.rename, names), ("markers", entry.markers, shown)):
+            if idle := [name for name in given if name not in there]:
+                _log.warning(
+                    "tool %r: `%s` names %s, which no tool of the first episode is called; there is %s",
+                    entry.name, field, ", ".join(map(repr, idle)), ", ".join(there) or "none",
+                )  # fmt: skip
 
     def _log_crashes(self, failures: Sequence[ToolFailure]) -> None:
         """Log the traceback of each tool's first crash, for its author; a thousand episodes would print a thousand."""

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from toolrl.config.tool_policy import RetryOptions
 from toolrl_common.chat_api import ApiOptions
 
+_FIELDS = ("temperature", "top_p", "top_k", "min_p", "stop", "tools", "model", "messages")
+"""Fields of a request, besides that of the answer's length."""
+
 
 class ChatOptions(ApiOptions):
     """Options of the engine `chat`."""
@@ -62,6 +65,9 @@ class ChatOptions(ApiOptions):
     def _no_idle_options(self) -> Self:
         if self.tool_prompt is not None and (self.tools != "parser" or "{tools}" not in self.tool_prompt):
             raise ValueError("tool_prompt needs `tools: parser`, and {tools} where their schemas go")
+        sent = (*_FIELDS, self.max_tokens_field)
+        if unknown := [name for name in self.omit if name not in sent]:
+            raise ValueError(f"omit: a request has no {unknown[0]!r}; its fields are {', '.join(sent)}")
         if (self.input_price is None) != (self.output_price is None):
             raise ValueError("give both input_price and output_price, or neither")
         if self.cached_input_price is not None and self.input_price is None:

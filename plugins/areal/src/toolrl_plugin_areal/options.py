@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from toolrl.builtin.rows import find_files
+from toolrl.errors import DataError
 
 RESULT_CHARS = 256
 """AReaL's limit of a result."""
@@ -54,6 +56,12 @@ class ArealToolOptions(BaseModel, extra="forbid"):
     )
     timeout: int = Field(30, ge=1, description="What the class is made with; `policy.timeout` ends a call anyway.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Further arguments of the class.")
+
+    def check_files(self) -> None:
+        """Raises DataError for a folder that isn't there."""
+        for folder in self.python_path:
+            if not Path(folder).expanduser().is_dir():
+                raise DataError(f"python_path: there is no folder {folder!r} here")
 
 
 class ArealTirRewardOptions(BaseModel, extra="forbid"):

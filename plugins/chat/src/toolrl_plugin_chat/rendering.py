@@ -56,6 +56,10 @@ class Renderer:
         source = self._template if self._template is not None else self._tokenizer.chat_template
         return "\n".join(source.values()) if isinstance(source, Mapping) else str(source)
 
+    def unused_variables(self) -> list[str]:
+        """The variables that the template doesn't name."""
+        return [name for name in self._variables if not re.search(rf"\b{re.escape(name)}\b", self.source)]
+
     def __call__(
         self, messages: Sequence[Dict], tools: Sequence[Dict] | None = None, *, generation_prompt: bool = False
     ) -> str:

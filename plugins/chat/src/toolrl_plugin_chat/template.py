@@ -128,7 +128,7 @@ class TemplateFormat(WholeFormat):
         remarks on what the user may want to know."""
         self._check_fit(tools)
         preamble, described, abilities = self._options.preamble, self._conversation.own_preamble, self.abilities
-        remarks = []
+        remarks = [f"doesn't use `{name}` of template_kwargs" for name in self._render.unused_variables()]
         if not abilities.system:
             remarks.append("shows no system message; one stands before the user's first words instead")
         if tools and described and preamble == "auto":

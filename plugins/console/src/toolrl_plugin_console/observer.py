@@ -164,6 +164,8 @@ class ConsoleObserver:
             self._checkpoint = max(run.directory.glob("checkpoints/step-*"), default=None)
         for grid in results.table(self._history, self._options.metrics, self._console.width):
             self._console.print(grid)
+        if unknown := [name for name in self._options.metrics if name not in self._history.names]:
+            self._print(Text(f"observers: console: metrics: no report has {', '.join(unknown)}", "yellow"))
         if self._history.curve:
             self._print(self._history.curve_line(min(self._console.width, 80)))
         for text in results.paths(run, self._checkpoint):

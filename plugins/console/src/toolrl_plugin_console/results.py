@@ -45,7 +45,11 @@ class History:
     curve: list[float] = field(default_factory=list)
     """The reward of each training step; in fine-tuning the loss."""
 
+    names: set[str] = field(default_factory=set)
+    """The metrics that any report had."""
+
     def add(self, report: Report) -> None:
+        self.names.update(report.metrics)
         self.first.setdefault(report.kind, report)
         self.last[report.kind] = report
         value = report.metrics.get("reward/mean", report.metrics.get("loss"))

@@ -190,6 +190,7 @@ class TorchOptions(Frame):
                 f"rollout.max_staleness {stale}: stale samples are trained on as if the policy had just drawn them; "
                 "set `algorithm.importance: {}` to weigh them"
             )
+        yield from _idle_names(config)
 
     @classmethod
     def missing(cls, config: Config, data: Collection[str]) -> Iterator[str]:
@@ -223,6 +224,20 @@ class TorchOptions(Frame):
                     f"{name}.optimizer: adamw_8bit needs bitsandbytes, which isn't installed: "
                     "pip install 'toolrl-plugin-torch[bitsandbytes]'"
                 )
+
+
+def _idle_names(config: Config) -> Iterator[str]:
+    """Entries of lists and mappings that nothing of the run uses."""
+    algorithm: Any = config.algorithm
+    offload = getattr(config.trainer, "offload", ())
+    custom = algorithm.advantage is not None or algorithm.policy_loss is not None  # They may ask for a reference.
+    if "reference" in offload and not algorithm.kl_coef and algorithm.reference is None and not custom:
+        yield "trainer.offload: `reference` has no effect, as algorithm.kl_coef is 0 and there is no reference"
+    if "critic" in offload and algorithm.baseline != "critic":
+        yield f"trainer.offload: `critic` has no effect, as algorithm.baseline is {algorithm.baseline}"
+    teachers = algorithm.distillation.teachers if algorithm.distillation is not None else {}
+    if "default" in teachers and set(config.environments) <= set(teachers) - {"default"}:
+        yield "algorithm.distillation.teachers.default: no effect, as each environment has a teacher of its own"
 
 
 def _missing_teachers(config: Config) -> Iterator[str]:

@@ -16,6 +16,8 @@ Values are plain lists and dicts, also those of parquet files. A row is read whe
 from __future__ import annotations
 
 import base64
+import contextlib
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +35,10 @@ from toolrl.protocols import BuildContext
 from toolrl.types import Media, Message, Task
 from toolrl_plugin_verl.options import VerlDatasetOptions
 
+_log = logging.getLogger(__name__)
 Kind = Literal["image", "video"]
+ROUTED_ROWS = 50_000
+"""Rows that are looked at for a value of `environments`, at most; nothing is said of longer data sets."""
 LONGEST_PATH = 4096
 _MARK = re.compile("<(image|video)>")
 
@@ -45,6 +50,11 @@ class VerlDataset:
         self._options = options
         files = find_files(options.path, context.where)
         self._rows = JoinedRows([open_rows(file) for file in files], options.limit)
+        if idle := self._idle_routes():
+            _log.warning(
+                "%s.options.environments: no row has the agent_name or %s %s",
+                context.where or "data", options.reward_fn_key, ", ".join(map(repr, sorted(idle))),
+            )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -101,10 +111,26 @@ class VerlDataset:
 
         return read_messages([message for message, _ in parts], options.prompt_key, place)
 
+    def _idle_routes(self) -> set[str]:
+        """The values of `environments` that no row has, as far as rows are looked at."""
+        left = set(self._options.environments)
+        for index in range(min(len(self._rows), ROUTED_ROWS) if left else 0):
+            with contextlib.suppress(DataError):  # It is told when the row is drawn.
+                row = self._rows[index]
+                left.difference_update(self._routing(row, row.get(self._options.reward_fn_key)))
+            if not left:
+                return left
+        return left if len(self._rows) <= ROUTED_ROWS else set()
+
+    @staticmethod
+    def _routing(row: Mapping[str, Any], source: Any) -> list[str]:
+        """What picks a row's environment, the first one first."""
+        return [value for value in (row.get("agent_name"), source) if isinstance(value, str)]
+
     def _environment(self, row: Mapping[str, Any], source: Any) -> str | None:
         routes = self._options.environments
-        for value in (row.get("agent_name"), source):
-            if isinstance(value, str) and value in routes:
+        for value in self._routing(row, source):
+            if value in routes:
                 return routes[value]
         return self._options.environment
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
 from toolrl.builtin.rows import find_files
+from toolrl.config.model import Config
 from toolrl.errors import DataError
 from toolrl_common.references import kept
 from toolrl_plugin_verl.imports import check_module
@@ -36,6 +38,16 @@ class VerlDatasetOptions(BaseModel, extra="forbid"):
     def check_files(self) -> None:
         """Raises DataError for a path that finds no file."""
         find_files(self.path)
+
+    def misfits(self, config: Config) -> Iterator[str]:
+        """Routes to environments that the config doesn't have."""
+        for value, name in self.environments.items():
+            if name not in config.environments:
+                known = ", ".join(config.environments)
+                yield (
+                    f"options.environments of a data set `verl`: {value!r} is routed to the environment {name!r}; "
+                    f"there is {known}"
+                )
 
 
 class VerlToolOptions(BaseModel, extra="forbid"):
@@ -67,6 +79,7 @@ class VerlToolOptions(BaseModel, extra="forbid"):
         """Raises DataError for a file that isn't there, ConfigError for a tool YAML or a class that can't be used."""
         check_file("tool_config_path", self.tool_config_path)
         check_file("function_tool_path", self.function_tool_path)
+        check_folders("python_path", self.python_path)
         for entry in read_tool_yaml(self.tool_config_path, kept) if self.tool_config_path else ():
             if entry.type == "native" and entry.class_name is not None:
                 check_module(entry.class_name, self.python_path, entry.place)
@@ -124,6 +137,13 @@ class VerlDumpOptions(BaseModel, extra="forbid"):
     validation_data_dir: str | None = Field(
         None, description="Folder of the same for evaluations; null for no dump of them."
     )
+
+
+def check_folders(option: str, folders: list[str]) -> None:
+    """Raises DataError for a folder that isn't there."""
+    for folder in folders:
+        if not Path(folder).expanduser().is_dir():
+            raise DataError(f"{option}: there is no folder {folder!r} here")
 
 
 def check_file(option: str, path: str | None) -> None:
