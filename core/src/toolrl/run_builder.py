@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from toolrl.building import build_component
-from toolrl.chat.parser_roundtrip import calls_are_read
+from toolrl.chat.parser_roundtrip import calls_are_read, markers_are_read
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import EnvironmentConfig
@@ -110,6 +110,12 @@ class RunBuilder:
         # Found out now, and not in the first episode: whether the format can go on after a turn.
         for line in chat.check((PROBE,) if entries else ()) if isinstance(chat, ChecksTools) else ():
             _log.warning("%s.chat_format: %s", where, line)
+        for index, entry in enumerate(entries):
+            if any(not markers_are_read(parser, name, it) for name, it in entry.markers.items()):
+                _log.warning(
+                    "%s.tools[%d].markers: no effect, as the parser %s reads no calls by markers",
+                    where, index, config.parser.use,
+                )  # fmt: skip
         remark = calls_are_read(chat, parser, PROBE) if entries else None
         if remark is not None:
             _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)

@@ -141,3 +141,12 @@ async def test_256_episodes_at_once(rig: Any, agent: str) -> None:
 
     assert {(it.answer, it.failure, len(it.trajectories), len(it.turns)) for it in episodes} == {("8", None, 1, 2)}
     assert engine.most_at_once > 128
+
+
+async def test_a_model_that_no_request_names_is_told_at_the_end(
+    rig: Any, agent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await played(rig, f"{agent}:play", ["8"], roles={"agent": "agent", "user-simulatr": "user"})
+    (line,) = [record.getMessage() for record in caplog.records if "options.roles" in record.getMessage()]
+    assert "'user-simulatr'" in line
+    assert "'agent'" not in line

@@ -75,6 +75,15 @@ def test_a_folder_has_splits_slices_and_files(tmp_path: Path) -> None:
         tasks(tmp_path, config="other")
 
 
+def test_a_pattern_that_matches_no_file_is_refused(tmp_path: Path) -> None:
+    """Beside one that does, the library passes it over."""
+    write(tmp_path / "train.jsonl")
+    assert len(tasks(tmp_path, files=["train.jsonl", "tr*.jsonl"], limit=5)) == 5
+    for files in (["train.jsonl", "test*.jsonl"], ["none.jsonl"]):
+        with pytest.raises(DataError, match=r"test\*\.jsonl|none\.jsonl"):
+            tasks(tmp_path, files=files)
+
+
 def test_streaming_reads_the_first_rows(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl")
     found = tasks(tmp_path, streaming=True, limit=300)

@@ -116,6 +116,7 @@ def test_only_the_end_of_a_long_turn_is_searched() -> None:
     ("model", "given_", "said"),
     [
         (OpenEnvOptions, {"url": "localhost:8000"}, "pattern"),
+        (OpenEnvOptions, {"url": "http://h", "env_vars": {"A": "1"}}, "env_vars needs"),
         (GymnasiumOptions, {}, "either"),
         (GymnasiumOptions, {"id": "A-v0", "target": "a:B"}, "either"),
         (GymnasiumOptions, {"target": "a.b"}, "pattern"),
@@ -177,3 +178,12 @@ def test_it_prints_tools_or_the_first_observation(capsys: pytest.CaptureFixture[
 def test_what_is_no_address(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["openenv", "show", "127.0.0.1:8000"]) != 0
     assert "url" in capsys.readouterr().err
+
+
+def test_a_path_that_leads_nowhere_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    show = make_show(["text", "txet", "end"], None, 60)
+    for step in range(40):
+        assert show({"text": "a", "end": "b" if step == 12 else None}) == ("a\n\nb" if step == 12 else "a")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "'txet'" in line
+    assert "text, end" in line

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from toolrl.chat.parser_roundtrip import markers_are_read
 from toolrl.types import Markers, ToolCall, ToolSpec
 from toolrl_plugin_tir.parser import TirParser
+from toolrl_testing.fakes import FakeParser
 
 
 def spec(name: str, markers: Markers | None = None, required: tuple[str, ...] = ("text",), **types: str) -> ToolSpec:
@@ -82,3 +84,10 @@ def test_generation_ends_where_a_call_may_be_complete() -> None:
     assert read("<unit>1 km", stopped_by="</unit>") == [("unit", {"text": "1 km"})]
     assert TirParser().parse("The END", tools=TOOLS, stopped_by="END").status == "continue"
     assert TirParser().parse("<unit>1 END", tools=TOOLS, stopped_by="END").status == "continue"
+
+
+def test_which_parsers_read_calls_by_markers() -> None:
+    """The others would leave a config's `markers` without effect."""
+    for markers in (Markers(("[sh]",), ("[/sh]",)), Markers(("```sh", "<sh>"), ("```", "</sh>"))):
+        assert markers_are_read(TirParser(), "bash", markers)
+        assert not markers_are_read(FakeParser(), "bash", markers)

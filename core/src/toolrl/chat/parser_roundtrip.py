@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from toolrl.errors import ChatFormatError
 from toolrl.protocols import ChatFormat, ReadsTokens, ToolParser
-from toolrl.types import Message, ParsedTurn, ToolCall, ToolSpec
+from toolrl.types import Markers, Message, ParsedTurn, ToolCall, ToolSpec
 
 _SHOWN = 120
 """Characters of a call that a remark quotes."""
@@ -32,3 +32,11 @@ def calls_are_read(chat: ChatFormat, parser: ToolParser, tool: ToolSpec) -> str 
         f"it reads no call in the form that the chat format writes, {shown!r}: where the model writes calls like that, "
         "none is run. Choose the parser of the model's family, or a chat_format that describes this parser's form"
     )
+
+
+def markers_are_read(parser: ToolParser, name: str, markers: Markers) -> bool:
+    """Whether the parser finds a call, or a wrong one, between the markers of a tool of this name."""
+    if isinstance(parser, ReadsTokens):
+        return True  # It isn't asked for text.
+    tool = ToolSpec(name, "", {"type": "object", "properties": {"text": {"type": "string"}}}, markers)
+    return bool(parser.parse(f"{markers.start[0]}\nx\n{markers.end[0]}", tools=(tool,), prefilled_thinking=False).items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
@@ -17,6 +18,7 @@ from toolrl_plugin_gateway.options import HarnessOptions
 from toolrl_plugin_gateway.server import Gateway
 from toolrl_plugin_gateway.session import Session
 
+_log = logging.getLogger(__name__)
 MODEL = "agent"
 """The model's name that agents are given."""
 
@@ -52,6 +54,8 @@ class GatewayHarness(ABC):
     async def stop(self) -> None:
         """Close all connections."""
         await self.gateway.stop()
+        if names := self.gateway.unasked():
+            _log.warning("%s.options.roles: no request named the model %s", self.where, ", ".join(map(repr, names)))
 
     @abstractmethod
     async def run(self, session: Session) -> Outcome:

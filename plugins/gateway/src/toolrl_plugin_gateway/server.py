@@ -39,6 +39,7 @@ class Gateway:
     def __init__(self, roles: Mapping[str, str]) -> None:
         """`roles`: who is asked by a model's name."""
         self._roles = roles
+        self._asked: set[str] = set()
         self._numbers = count()
         self._sessions: dict[str, Session] = {}
         self.url = ""
@@ -78,10 +79,14 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    def unasked(self) -> list[str]:
+        """The names in `roles` that no request had; none if there was no request."""
+        return [name for name in self._roles if name not in self._asked] if self._asked else []
+
     @asynccontextmanager
     async def session(self, task: Task, model: Model, context: EpisodeContext) -> AsyncIterator[Session]:
         """One episode, whose requests are answered until this is left."""
-        session = Session(str(next(self._numbers)), task, model, context, self._roles)
+        session = Session(str(next(self._numbers)), task, model, context, self._roles, self._asked)
         self._sessions[session.key] = session
         try:
             yield session

@@ -37,6 +37,8 @@ class Session:
     context: EpisodeContext
     roles: Mapping[str, str] = field(default_factory=dict)
     """By model name: who is asked; `agent` for names that aren't there."""
+    asked: set[str] = field(default_factory=set)
+    """The models' names in requests; shared by all sessions of a gateway."""
     key: str = field(default_factory=lambda: f"sk-toolrl-{secrets.token_hex(16)}")
     counts: Counter[str] = field(default_factory=Counter)
     """`requests`, `replayed`, `refused`."""
@@ -66,6 +68,7 @@ class Session:
         """The response's body. Raises RefusedError."""
         try:
             question = dialect.read(body, self._responses)
+            self.asked.add(question.model)
             role = self.roles.get(question.model, "agent")
             limits: dict[str, Any] = {"max_tokens": question.max_tokens, "stop": question.stop}
             turn = await self.model.ask(question.messages, question.tools, role=role, **limits)

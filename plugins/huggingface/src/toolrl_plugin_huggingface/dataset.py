@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl_plugin_huggingface.options import BUILDERS, HuggingFaceOptions
 
+_log = logging.getLogger(__name__)
 BATCH = 256
 """Rows that streaming reads at once."""
 
@@ -39,10 +41,32 @@ def _loaded(options: HuggingFaceOptions, path: Path | None, where: str) -> Any:
         arguments |= {"data_files": options.files or None, "revision": options.revision}
     try:
         found = datasets.load_dataset(source, options.config, **arguments)
+        _check_patterns(options, path, where)
         return _first_rows(found, options.limit) if options.streaming else found
+    except DataError:
+        raise
     except Exception as error:  # the library raises its own errors, ValueError, OSError and Arrow's
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{options.path!r} can't be loaded: {lines[0]}", where=where) from error
+
+
+def _check_patterns(options: HuggingFaceOptions, path: Path | None, where: str) -> None:
+    """Raise DataError for an entry of `files` that matches no file: beside others that do, the library passes it over.
+    A hub that can't be asked, as without a network, is not."""
+    from datasets.data_files import resolve_pattern
+
+    revision = f"@{options.revision}" if options.revision else ""
+    base = str(path) if path is not None else f"hf://datasets/{options.path}{revision}"
+    for pattern in options.files if path is None or path.is_dir() else ():
+        try:
+            resolve_pattern(pattern, base)
+        except FileNotFoundError as error:
+            hint = "Check the pattern; it begins at the repository's, or the folder's, top."
+            raise DataError(
+                f"files: {pattern!r} matches no file of {options.path!r}", where=where, hint=hint
+            ) from error
+        except Exception as error:  # noqa: BLE001 - the library's, of the network or of the hub
+            _log.debug("files: %r wasn't looked up: %s", pattern, error)
 
 
 def _first_rows(stream: Any, limit: int | None) -> Any:

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolrl.protocols import ChatFormat
 from toolrl.tools.truncate import token_cut
 
+_log = logging.getLogger(__name__)
 Show = Callable[[Any], str]
+PATIENCE = 16
+"""Observations in which a path may lead nowhere before it is told; some fields are filled at an episode's end only."""
 
 
 def make_show(paths: Sequence[str] | None, chat: ChatFormat | None, max_tokens: int) -> Show:
     """What makes the text of an observation, cut to so many tokens where there is a chat format to count them."""
     cut = token_cut(chat) if chat is not None else None
+    missing = dict.fromkeys(paths or (), 0)
 
     def show(observation: Any) -> str:
+        _count_missing(observation, missing)
         text = clean(observation_text(observation, paths))
         return cut(text, max_tokens, "middle")[0] if cut is not None else text
 
     return show
+
+
+def _count_missing(observation: Any, missing: dict[str, int]) -> None:
+    """Warn once of a path that has led nowhere in so many observations and never to anything. `missing` counts them by
+    path; a path that is told of, or that led somewhere, is taken out."""
+    for path in list(missing):
+        if at_path(observation, path) is not None:
+            del missing[path]
+            continue
+        missing[path] += 1
+        if missing[path] == PATIENCE:
+            del missing[path]
+            keys = ", ".join(map(str, observation)) if isinstance(observation, Mapping) else type(observation).__name__
+            _log.warning("observation: %r led nowhere in %d observations, which hold %s", path, PATIENCE, keys)
 
 
 def observation_text(observation: Any, paths: Sequence[str] | None = None) -> str:

@@ -158,6 +158,8 @@ class OpenEnvOptions(EpisodeOptions):
     def _one_server(self) -> OpenEnvOptions:
         if (self.url is None) == (self.image is None):
             raise ValueError("name the environment by either `url` or `image`")
+        if self.env_vars and self.image is None:
+            raise ValueError("env_vars needs `image`: a server at a `url` gets no variables")
         return self
 
     def check_files(self) -> None:
