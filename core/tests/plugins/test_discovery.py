@@ -143,3 +143,12 @@ def toolrl_tools():
     {}
     yield Component("thing", "toolrl_plugin_thing:Thing")
 """
+
+
+def test_a_disabled_name_that_nothing_has_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    plugins = [PluginInfo("web", "toolrl-plugin-web", "1")]
+    found = examine(plugins, running="1.0", disabled={"toolrl-plugin-web", "wbe"})
+    assert [plugin.status for plugin in found] == ["disabled"]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "TOOLRL_DISABLE" in line
+    assert "'wbe'" in line

@@ -54,4 +54,4 @@ class UnusedNames:
         for name in self._environments:
             if name in self._roles:
                 continue
-            _log.warning("environments.%s: no episode of the run was played in it; no task picks it", name)
+            _log.warning("environments.%s: no episode of the run was played in it, as none of its tasks picks it", name)

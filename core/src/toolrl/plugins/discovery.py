@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import sys
 from collections.abc import Sequence, Set
 from types import ModuleType
@@ -19,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from toolrl.plugins.info import PluginInfo
 
+_log = logging.getLogger(__name__)
 CORE = "toolrl"
 GROUP = "toolrl.plugins"
 DISABLE = "TOOLRL_DISABLE"
@@ -57,6 +59,8 @@ def examine(plugins: Sequence[PluginInfo], *, running: str, disabled: Set[str] =
 
     `running` is toolrl's version; `disabled` holds names of plugins or distributions.
     """
+    for name in sorted(disabled - {name for it in plugins for name in (it.name, it.distribution)}):
+        _log.warning("%s names %r, and no plugin or distribution is called so", DISABLE, name)
     wanted = [it for it in plugins if not disabled & {it.name, it.distribution}]
     result = []
     for plugin in plugins:
