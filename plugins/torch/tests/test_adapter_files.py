@@ -153,3 +153,11 @@ def test_a_tied_head_is_merged_as_peft_computes_it(
     assert torch.allclose(tiny.logits(merged), wanted, atol=1e-4)
     one = merged.get_input_embeddings().weight is merged.get_output_embeddings().weight
     assert one == merged.get_input_embeddings().weight.equal(merged.get_output_embeddings().weight)
+
+
+def test_a_head_of_its_own_has_the_precision_of_the_model(
+    tiny: Any, adapter: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = adapter(modules_to_save=["lm_head"])
+    policy = tiny.load(folder, dtype="bfloat16")
+    assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.bfloat16}

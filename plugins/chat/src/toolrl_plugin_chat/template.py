@@ -72,7 +72,8 @@ class TemplateFormat(WholeFormat):
         except ChatFormatError as error:
             if not self._conversation.native_calls:
                 raise
-            without = Conversation(self._options, replace(self.abilities, calls=False), self._where, wording)
+            options = self._options.model_copy(update={"tool_role": "auto"})
+            without = Conversation(options, replace(self.abilities, calls=False), self._where, wording)
             ends = TurnEnds(probe, self._codec, without, self._options.turn_end, self._where)
             self._conversation, self._unfit = without, error
             return ends

@@ -193,7 +193,7 @@ def merge_from(model: Any, folder: Path) -> Any:
     """Merge the adapter in a folder into a model for good; any kind that peft can merge. Raises ConfigError."""
     peft = require_peft(f"model.path: {str(folder)!r} holds an adapter, which")
     read_tensors(folder)  # without them peft would ask a hub, or read a pickle
-    dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    dtypes, own = {name: parameter.dtype for name, parameter in model.named_parameters()}, model.dtype
     try:
         for parameter in model.parameters():  # to be rounded once; in lower precision peft rounds several times
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
@@ -212,9 +212,8 @@ def merge_from(model: Any, folder: Path) -> Any:
     if tied:
         _tie_again(merged)
     for name, parameter in merged.named_parameters():
-        parameter.data = parameter.data.to(
-            dtypes[name] if name in dtypes else merged.get_input_embeddings().weight.dtype
-        )
+        # A head that shares its weight has no name among those of the model.
+        parameter.data = parameter.data.to(dtypes.get(name, own))
     # peft froze the model's own weights.
     return merged.requires_grad_(True)
 
@@ -223,7 +222,7 @@ def _untie(model: Any) -> bool:
     """Give a head that is tied to the input embeddings a weight of its own; False if none is. An adapter may change one
     of the two: merged into the weight of both it would compute something else than it was trained to."""
     head, words = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is None or head.weight is not words.weight:
+    if head is None or getattr(head, "weight", None) is not words.weight:
         return False
     head.weight = torch.nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)
     return True
