@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from toolrl.errors import ConfigError, RewardError
 from toolrl.plugins.registry import load_registry
@@ -112,6 +113,26 @@ def test_no_code_reaches_sympy(tmp_path: Path) -> None:
     escapes = "".join(f"\\textbackslash{{}}{ord(character):03o}" for character in code)
     assert not geo3k.grade_answer(f"sqrt('{escapes}')", "4.5", timeout=60.0)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_scorer_of_no_data_source_is_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    options = VerlRewardOptions(scorers={"mine": "math", "mnie": "gsm8k", "*": "math"})
+    reward = VerlReward(options, make_build_context("verl", where="rewards[0]"))
+
+    async def play() -> None:
+        await reward.start()
+        await reward.score(episode("\\boxed{18}", source="mine"))
+        await reward.stop()
+
+    asyncio.run(play())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("rewards[0].options.scorers: no task had the data_source 'mnie'")
+
+
+@pytest.mark.parametrize("options", [{"path": "a.py", "scorers": {"*": "math"}}, {"reward_kwargs": {"bonus": 1}}])
+def test_tables_and_arguments_of_another_way_to_score_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="path"):
+        VerlRewardOptions(**options)
 
 
 def test_own_table_of_scorers() -> None:

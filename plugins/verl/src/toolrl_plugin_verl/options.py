@@ -123,6 +123,14 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
     )
     timeout: float = Field(5.0, gt=0, description="Seconds that mathruler may take for one answer.")
 
+    @model_validator(mode="after")
+    def _one_way(self) -> VerlRewardOptions:
+        if self.path is not None and self.scorers:
+            raise ValueError("scorers has no effect beside `path`, whose function scores every data source")
+        if self.path is None and self.reward_kwargs:
+            raise ValueError("reward_kwargs needs `path`: they are arguments of a function of your own")
+        return self
+
     def check_files(self) -> None:
         """Raises DataError for a file that isn't there."""
         check_file("path", self.path)

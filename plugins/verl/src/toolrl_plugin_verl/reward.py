@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of
 from toolrl_plugin_verl.utils.reward_score import geo3k
 from toolrl_plugin_verl.utils.reward_score.default import KNOWN, score_as, scorer_of
 
+_log = logging.getLogger(__name__)
 _GRADING = ThreadPool(geo3k.WORKERS)
 _BATCH = {
     "data_sources": "data_source",
@@ -52,6 +54,8 @@ class VerlReward:
         self._tokenizer = context.tokenizer
         self._function = _user_function(self._options, context.where or None) if self._options.path else None
         self._delegates: dict[str, Reward] = {}
+        self._sources: set[str] = set()
+        """The data sources that were scored."""
         if self._options.solution == "response" and self._tokenizer is None:
             raise ConfigError("solution: response needs the model's tokenizer", where=context.where or None)
 
@@ -62,6 +66,7 @@ class VerlReward:
         if self._function is not None:
             return await self._by_function(episode, text)
         source = episode.task.extra.get("data_source")
+        self._sources.add(str(source))
         scorer = scorer_of(source, self._options.scorers)
         if scorer is None:
             raise RewardError(
@@ -73,6 +78,16 @@ class VerlReward:
         if episode.task.answer is None:
             raise RewardError(f"task {episode.task.id!r} has no reward_model.ground_truth to compare with")
         return await _GRADING.submit(self._by_scorer, scorer, text, episode.task.answer)
+
+    async def start(self) -> None:
+        """Nothing is kept before the first episode."""
+
+    async def stop(self) -> None:
+        """Warn of scorers whose data source no task had."""
+        if self._sources and (idle := self._options.scorers.keys() - self._sources - {"*"}):
+            names, there = (", ".join(map(repr, sorted(found))) for found in (idle, self._sources))
+            where = self._context.where or "rewards"
+            _log.warning("%s.options.scorers: no task had the data_source %s; there was %s", where, names, there)
 
     def _by_scorer(self, scorer: str, text: str, answer: Any) -> Score:
         """Blocks while mathruler grades."""
