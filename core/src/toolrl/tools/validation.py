@@ -40,6 +40,12 @@ def compile_schema(schema: Mapping[str, Any]) -> Validator:
 _bounded_kind = functools.cache(bounded)
 
 
+def is_valid(validator: Validator, value: Any) -> bool:
+    """Whether a value fits. Raises TooCostlyError if that takes too long to find out."""
+    with at_most(MOST_EVALUATIONS):
+        return validator.is_valid(value)
+
+
 @functools.lru_cache(1024)
 def _compiled(schema: str) -> Validator:
     """By what the schema says: specs that are made anew for each episode share a validator."""
