@@ -9,7 +9,7 @@ import pytest
 
 from toolrl.rollouts.matching import Question
 from toolrl_plugin_gateway import anthropic_messages, chat_completions, responses
-from toolrl_plugin_gateway.dialect import RefusedError
+from toolrl_plugin_gateway.dialect import Known, RefusedError
 
 CHAT = {
     "messages": [
@@ -101,7 +101,7 @@ def test_a_body_with_anything_anywhere_is_a_question_or_refused(dialect: Any, bo
             where, key = places(given)[place]
             where[key] = odd
             try:
-                question = dialect.read(given, {"r": []})
+                question = dialect.read(given, Known({"r": []}))
             except RefusedError:
                 continue
             assert all(isinstance(it.content, str) for it in question.messages), (key, odd)
