@@ -96,9 +96,7 @@ async def test_the_tool_runner_sends_whole_histories(rig: Any) -> None:
         return str(a)
 
     async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
-        runner = api.beta.messages.tool_runner(
-            model="m", max_tokens=9, system="Add.", tools=[add], messages=HELLO
-        )
+        runner = api.beta.messages.tool_runner(model="m", max_tokens=9, system="Add.", tools=[add], messages=HELLO)
         last = await runner.until_done()
 
     assert last.content[0].text == "3"

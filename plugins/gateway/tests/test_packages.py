@@ -2,9 +2,9 @@
 well-formed turn, a badly formatted, a cut and a refused one each.
 
 The programs are those of docs/examples/own-agent and of the folder agents beside this file. `nox -s harnesses` installs
-the newest packages in several environments, as not all go together: TOOLRL_AGENTS_PYTHON has their interpreters, as PATH
-has folders, and TOOLRL_AGENTS_NODE the folder of node_modules. What was seen is written to TOOLRL_AGENTS_SEEN, of which
-agents/table.py makes the table of docs/howto/train-your-own-agent.md.
+the newest packages in several environments, as not all go together: TOOLRL_AGENTS_PYTHON has their interpreters, as
+PATH has folders, and TOOLRL_AGENTS_NODE the folder of node_modules. What was seen is written to TOOLRL_AGENTS_SEEN, of
+which agents/table.py makes the table of docs/howto/train-your-own-agent.md.
 """
 
 from __future__ import annotations
@@ -71,9 +71,12 @@ def summary(prompt: str) -> str:
     return "6 * 7 is 42" if "Summarise" in last else LOOP[0]
 
 
+HAND_OVER = call("transfer_to_expert")
+
+
 def handed_over(prompt: str) -> str:
     if "transfer_to_expert" in prompt.split("<|user|>")[0]:
-        return call("transfer_to_expert")
+        return HAND_OVER
     return "43" if prompt.count("<|tool|>") > 1 else LOOP[0]
 
 
@@ -102,8 +105,12 @@ class Case:
     """Badly formatted turns, and what is said then."""
     bad_words: str = ""
     """Of the program's variant that wants another format."""
-    model: str = ""
-    """How its program names the model, for the table."""
+    begins: str = LOOP[0]
+    """Its first turn, if the script is a function."""
+
+    @property
+    def first(self) -> str:
+        return self.begins if callable(self.script) else self.script[0]
 
 
 DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo 43"
@@ -111,13 +118,12 @@ STRUCTURED: dict[str, Any] = {"bad": UNFORMATTED, "bad_words": "structured"}
 ANSWER = "[[ ## reasoning ## ]]\nSo.\n\n[[ ## answer ## ]]\n43\n\n[[ ## completed ## ]]"
 DSPY = [thought("calculate", expression="42 + 1"), thought("finish"), ANSWER]
 SAID = '{"reasoning": "So.", "answer": 43}'
-AI = "createOpenAICompatible({baseURL, apiKey, name})"
 CASES = {
     "openai": Case("openai", "with_openai.py", LOOP),
     "summary": Case("openai", "with_openai_summary.py", summary, trajectories=2),
     "agents-chat": Case("openai-agents", "with_openai_agents.py chat", LOOP),
     "agents-responses": Case("openai-agents", "with_openai_agents.py responses", LOOP),
-    "agents-handoff": Case("openai-agents", "with_openai_agents.py handoff", handed_over, trajectories=2),
+    "agents-handoff": Case("openai-agents", "with_openai_agents.py handoff", handed_over, 3, 2, begins=HAND_OVER),
     "langgraph": Case("langgraph", "with_langgraph.py", branches, turns=4, trajectories=3),
     "smolagents-code": Case(
         "smolagents",
@@ -198,15 +204,26 @@ def in_turn(*said: str) -> Callable[[str], str]:
     return lambda prompt: left.pop(0) if len(left) > 1 else left[0]
 
 
+def copy_programs(folder: Path) -> None:
+    for programs in PROGRAMS:
+        shutil.copytree(programs, folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    if NODE:
+        (folder / "node_modules").symlink_to(Path(NODE, "node_modules").absolute())
+
+
+def note(row: dict[str, Any]) -> None:
+    """For the table."""
+    if SEEN:
+        with Path(SEEN).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 async def played(name: str, kind: str, script: Any, tmp_path: Path, words: str = "", **more: Any) -> Episode:
     hermes = pytest.importorskip("toolrl_plugin_qwen.hermes")
     case = CASES[name]
     program, *own = case.program.split()
     interpreter, version = found(case.package, program.endswith(".mjs"))
-    for folder in PROGRAMS:
-        shutil.copytree(folder, tmp_path / "agents", ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    if NODE:
-        (tmp_path / "agents" / "node_modules").symlink_to(Path(NODE, "node_modules").absolute())
+    copy_programs(tmp_path / "agents")
     command = [interpreter, str(tmp_path / "agents" / program), *own, *words.split()]
     options = {"command": command, "answer": "last_line", "time_limit": 300, **more}
     harness = CommandHarness(CommandOptions(**options), make_build_context("command", run_dir=tmp_path))
@@ -219,11 +236,9 @@ async def played(name: str, kind: str, script: Any, tmp_path: Path, words: str =
     finally:
         await environment.stop()
     (episode,) = group.episodes
-    if SEEN:
-        row = {"name": name, "package": case.package, "version": version, "program": case.program, "kind": kind}
-        row |= {"stop": episode.stop_reason, "turns": len(episode.turns), "trajectories": len(episode.trajectories)}
-        with Path(SEEN).open("a") as file:
-            file.write(json.dumps({**row, "failure": episode.failure and episode.failure.message}) + "\n")
+    row = {"name": name, "package": case.package, "version": version, "program": case.program, "kind": kind}
+    row |= {"stop": episode.stop_reason, "turns": len(episode.turns), "trajectories": len(episode.trajectories)}
+    note({**row, "failure": episode.failure and episode.failure.message})
     return episode
 
 
@@ -254,8 +269,7 @@ async def test_a_badly_formatted_turn_is_scored(tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize("name", CASES)
 async def test_an_episode_that_ends_in_a_cut_turn_is_truncated(tmp_path: Path, name: str) -> None:
     case = CASES[name]
-    first = (LOOP if callable(case.script) else case.script)[0]
-    episode = await played(name, "cut", in_turn(first if case.turns > 1 else CUT, CUT), tmp_path)
+    episode = await played(name, "cut", in_turn(case.first if case.turns > 1 else CUT, CUT), tmp_path)
 
     assert episode.failure is None
     assert episode.turns[-1].finish == "length"
@@ -275,8 +289,7 @@ async def test_an_episode_that_ends_in_a_refused_request_fails(
             raise RefusedError.invalid("refused by the test")
 
     monkeypatch.setattr("toolrl_plugin_gateway.session.check_history", refuse)
-    first = (LOOP if callable(case.script) else case.script)[0]
-    episode = await played(name, "refused", in_turn(first), tmp_path)
+    episode = await played(name, "refused", in_turn(case.first), tmp_path)
 
     assert episode.failure is not None
     assert "its last request was refused: 400 refused by the test" in episode.failure.message

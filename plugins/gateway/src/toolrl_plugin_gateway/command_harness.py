@@ -122,7 +122,7 @@ class CommandHarness(GatewayHarness):
 def _read_answer(file: Path) -> str:
     """The text of a regular file: whatever else has its name might be waited for without end. Raises AgentError."""
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as opened:
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise OSError("not a regular file")
             return opened.read(_MOST_OUTPUT).decode(errors="replace").strip()

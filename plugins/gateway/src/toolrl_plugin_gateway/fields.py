@@ -75,22 +75,25 @@ EXTENSIONS: Mapping[str, Refused] = {
     "transforms": Refused("shorten the history in the program"),
     "truncate_prompt_tokens": Refused("shorten the history in the program"),
 }
-"""Fields that other servers (vLLM, SGLang, llama.cpp, Ollama, OpenRouter, DashScope) add to OpenAI's APIs, as far as they
-change what the model sees or may do."""
+"""Fields that change what the model sees or may do, of other servers that have OpenAI's APIs: vLLM, SGLang, llama.cpp,
+Ollama, OpenRouter, DashScope."""
 
-_OPENAI_IGNORED = (
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OPENAI_IGNORED = _names(
     "metadata moderation prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier service_tier "
-    "store stream_options temperature top_logprobs top_p user"
-).split()
+    "store temperature top_logprobs top_p user"
+)
 CHAT = Fields(
-    read=frozenset(
+    read=_names(
         "max_completion_tokens max_tokens messages model n parallel_tool_calls response_format stop stream "
-        "stream_options tool_choice tools".split()
+        "stream_options tool_choice tools"
     ),
-    ignored=frozenset(
-        [*_OPENAI_IGNORED, "frequency_penalty", "logprobs", "prediction", "presence_penalty", "reasoning_effort"]
-        + ["seed", "verbosity"]
-    ),
+    ignored=_OPENAI_IGNORED
+    | _names("frequency_penalty logprobs prediction presence_penalty reasoning_effort seed verbosity"),
     refused={
         "audio": Refused("the model answers by text"),
         "function_call": Refused("send tools and tool_choice"),
@@ -102,14 +105,12 @@ CHAT = Fields(
     },
 )
 RESPONSES = Fields(
-    read=frozenset(
+    read=_names(
         "input instructions max_output_tokens model parallel_tool_calls previous_response_id stream text tool_choice "
-        "tools".split()
+        "tools"
     ),
-    ignored=frozenset(
-        [*_OPENAI_IGNORED, "access_programs", "background_options", "image", "include", "max_tool_calls", "reasoning"]
-        + ["truncation"]
-    ),
+    ignored=_OPENAI_IGNORED
+    | _names("access_programs background_options image include max_tool_calls reasoning stream_options truncation"),
     refused={
         "background": Refused("wait for the response"),
         "context_management": Refused("shorten the history in the program"),
@@ -120,13 +121,13 @@ RESPONSES = Fields(
 )
 _KEEPS_ALL = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
 MESSAGES = Fields(
-    read=frozenset(
-        "max_tokens messages model output_config output_format stop_sequences stream system thinking thread tool_choice "
-        "tools".split()
+    read=_names(
+        "max_tokens messages model output_config output_format stop_sequences stream system thinking thread "
+        "tool_choice tools"
     ),
-    ignored=frozenset(
+    ignored=_names(
         "betas billing_policy cache_control diagnostics fallback_credit_token fallbacks inference_geo metadata "
-        "service_tier speed temperature top_k top_p user_profile_id workspace_id".split()
+        "service_tier speed temperature top_k top_p user_profile_id workspace_id"
     ),
     refused={
         "compaction": Refused("shorten the history in the program"),
