@@ -40,6 +40,10 @@ CHANGING = [
     (responses, {"prompt": {"id": "pmpt_1"}}),
     (responses, {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}),
     (responses, {"tool_choice": {"type": "file_search"}}),
+    (responses, {"reasoning": {"context": "current_turn"}}),
+    (responses, {"tools": [{"type": "function", "name": "f", "defer_loading": True}]}),
+    (anthropic_messages, {"output_config": {"task_budget": {"type": "tokens", "total": 9}}}),
+    (anthropic_messages, {"tools": [{"name": "f", "allowed_callers": ["code_execution_20250825"]}]}),
     (anthropic_messages, {"thread": {"type": "create"}}),
     (anthropic_messages, {"thread": {"type": "continue", "previous_message_id": "msg_1"}}),
     (anthropic_messages, {"container": "c_1"}),
@@ -106,6 +110,22 @@ async def test_a_tool_result_without_its_history_is_refused(rig: Any, dialect: A
 def test_a_message_that_would_be_shown_otherwise_is_refused(dialect: Any, messages: Any, problem: str) -> None:
     with pytest.raises(RefusedError, match=problem):
         dialect.read({**BODIES[dialect], "messages": messages}, Known())
+
+
+def test_examples_of_a_tools_input_are_part_of_its_description() -> None:
+    tool = {"name": "f", "description": "Adds.", "input_schema": {}, "input_examples": [{"a": 1}]}
+    (spec,) = anthropic_messages.read({**BODIES[anthropic_messages], "tools": [tool]}, Known()).tools
+    assert spec.description.startswith("Adds.")
+    assert '{"a": 1}' in spec.description
+
+
+async def test_the_log_is_not_filled_by_names_of_fields(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever the model runs may send them."""
+    async with rig.playing(rig.model(["one"] * 300)) as (_, session):
+        for number in range(300):
+            await session.ask(chat_completions, {**BODIES[chat_completions], f"x\n{number}": 1})
+    assert len(caplog.records) < 150
+    assert not any("\n" in it.getMessage() for it in caplog.records)
 
 
 async def test_ignored_and_unknown_fields_are_named_once(rig: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -154,6 +154,9 @@ CASES = {
     "pydantic-ai-responses": Case(
         "pydantic-ai-slim", "with_pydantic_ai.py responses", ["<think>Hm.</think>" + it for it in LOOP2], **STRUCTURED
     ),
+    "pydantic-ai-stream": Case(
+        "pydantic-ai-slim", "with_pydantic_ai.py responses stream", ["<think>Hm.</think>" + it for it in LOOP2]
+    ),
     "pydantic-ai-anthropic": Case("pydantic-ai-slim", "with_pydantic_ai.py anthropic", **STRUCTURED),
     "litellm-openai": Case("litellm", "with_litellm.py openai", LOOP),
     "litellm-responses": Case("litellm", "with_litellm.py openai/responses", LOOP),

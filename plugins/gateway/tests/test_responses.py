@@ -61,7 +61,8 @@ async def test_a_stream_gives_what_the_whole_response_gives(rig: Any) -> None:
 
     assert [it.type for it in whole.output] == ["reasoning", "message", "function_call"]
     assert (whole.output_text, whole.output[2].arguments) == ("So:", '{"a": 1}')
-    assert [delta for delta in deltas if delta] == ["hm", "So:", '{"a": 1}']
+    assert [delta for delta in deltas if delta] == ["hm", "hm", "So:", '{"a": 1}']  # As summary and as content.
+    assert (whole.output[0].summary[0].text, whole.output[0].content[0].text) == ("hm", "hm")
     assert whole.usage.output_tokens == 4
     assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 

@@ -38,6 +38,8 @@ def read(body: Json, known: Known) -> Question:
     specs = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     choice, one_call = _choice(body.get("tool_choice"), specs)
     output = dialect.read_object(body.get("output_config") or {}, "output_config")
+    if output.get("task_budget"):
+        raise RefusedError.invalid("output_config.task_budget is not supported: name the budget in the prompt")
     wanted = output.get("format") or body.get("output_format")
     hints = {"output_config.format": wishes.read_format(wanted, "output_config.format")}
     return Question(

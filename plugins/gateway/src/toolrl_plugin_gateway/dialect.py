@@ -160,6 +160,10 @@ def read_tool(value: Json, what: str) -> ToolSpec:
     """A function tool, in OpenAI's form. Raises RefusedError for another kind of tool."""
     if value.get("type", "function") != "function":
         raise RefusedError.invalid(f"{what} has type {value['type']!r:.80}: only function tools are supported")
+    callers = value.get("allowed_callers")
+    if value.get("defer_loading") or value.get("async") or (isinstance(callers, list) and "direct" not in callers):
+        text = "defer_loading, async and allowed_callers without 'direct' are not supported: leave the tool out"
+        raise RefusedError.invalid(f"{what}: {text}")
     try:
         return ToolSpec.from_function(value)
     except ValueError as error:

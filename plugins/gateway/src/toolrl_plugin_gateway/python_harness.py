@@ -32,7 +32,7 @@ class AgentEpisode:
     """Becomes `Episode.notes`, for rewards and the record."""
     training: bool
     """False in evaluation."""
-    reward_key: str
+    reward_key: str = ""
     """For `POST {base_url}/reward`, once; keep it from commands that the model writes."""
 
 

@@ -20,6 +20,8 @@ def read(body: Json, known: Known) -> Question:
     """See `dialect`."""
     ignored = FIELDS.check(body)
     text = dialect.read_object(body.get("text") or {}, "text")
+    if dialect.read_object(body.get("reasoning") or {}, "reasoning").get("context") == "current_turn":
+        raise RefusedError.invalid("reasoning.context 'current_turn' is not supported: turns keep their thinking")
     before = body.get("previous_response_id")
     if before is not None and (not isinstance(before, str) or before not in known.responses):
         raise RefusedError.invalid(f"previous_response_id {before!r:.80} is of no response of this episode")
@@ -178,10 +180,14 @@ def stream(body: Json, response: Json) -> Iterator[Event]:
                 yield event("response.function_call_arguments.done", **place, name=item["name"], arguments=arguments)
             case "reasoning":
                 part, at = item["summary"][0], {**place, "summary_index": 0}
-                yield event("response.output_item.added", output_index=index, item={**item, "summary": []})
+                added = {**item, "summary": [], "content": []}
+                yield event("response.output_item.added", output_index=index, item=added)
                 yield event("response.reasoning_summary_part.added", **at, part={**part, "text": ""})
                 yield event("response.reasoning_summary_text.delta", **at, delta=part["text"])
                 yield event("response.reasoning_summary_text.done", **at, text=part["text"])
                 yield event("response.reasoning_summary_part.done", **at, part=part)
+                at = {**place, "content_index": 0}
+                yield event("response.reasoning_text.delta", **at, delta=part["text"])
+                yield event("response.reasoning_text.done", **at, text=part["text"])
         yield event("response.output_item.done", output_index=index, item=item)
     yield event(f"response.{response['status']}", response=response)

@@ -189,7 +189,10 @@ class Gateway:
         try:
             if playing is not None:
                 playing.counts["refused"] += 1
-                text = "this key asks the model and sets no reward: use the reward key of the episode's harness"
+                text = (
+                    "this key asks the model and sets no reward: use the episode's reward_key (the option agent_reward "
+                    "of the harness `command`), or POST /episodes/<id>/end of `toolrl gateway serve`"
+                )
                 raise RefusedError(403, "not_the_reward_key", text)
             if session is None:
                 raise RefusedError(401, "invalid_api_key", "the key is of no episode, or of one that has ended")

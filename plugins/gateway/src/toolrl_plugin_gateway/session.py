@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 1.0
 """How long the handlers of an ended episode may take to send their last bytes."""
+MOST_SAID = 100
+"""Names of fields in the log."""
 
 
 @dataclass
@@ -155,13 +157,15 @@ class Session:
         """Log what isn't honoured as the request has it, each field once."""
         api = dialect.__name__.rpartition(".")[2]
         ignored = [name for name in question.ignored if f"{api}.{name}" not in self.said]
+        if len(self.said) > MOST_SAID:  # The commands of a model may send any names.
+            ignored = []
         shown = [name for name in question.hints if f"{api}:{name}" not in self.said]
-        self.said |= {f"{api}.{name}" for name in ignored} | {f"{api}:{name}" for name in shown}
+        self.said |= {f"{api}.{name}" for name in ignored[:MOST_SAID]} | {f"{api}:{name}" for name in shown}
         unknown = [name for name in ignored if name not in dialect.FIELDS.ignored]
         if known := [name for name in ignored if name not in unknown]:
             _log.info("%s: ignored: %s", api, ", ".join(known))
         if unknown:
-            _log.warning("%s: unknown fields, which are ignored: %.300s", api, ", ".join(unknown))
+            _log.warning("%s: unknown fields, which are ignored: %.300s", api, ", ".join(map(ascii, unknown)))
         if shown:
             _log.warning("%s: told to the model and not enforced: %s", api, ", ".join(shown))
 

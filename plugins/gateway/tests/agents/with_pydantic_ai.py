@@ -1,4 +1,4 @@
-"""pydantic-ai: `chat|responses|anthropic [structured]`."""
+"""pydantic-ai: `chat|responses|anthropic [stream] [structured]`."""
 
 import os
 import sys
@@ -27,5 +27,8 @@ def calculate(expression: str) -> str:
     return calculator.calculator(expression)
 
 
-result = agent.run_sync(QUESTION).output
+if "stream" in sys.argv:
+    result = agent.run_stream_sync(QUESTION).get_output()
+else:
+    result = agent.run_sync(QUESTION).output
 print(result.value if structured else result)
