@@ -292,7 +292,8 @@ async def test_an_episode_that_ends_in_a_refused_request_fails(
             raise RefusedError.invalid("refused by the test")
 
     monkeypatch.setattr("toolrl_plugin_gateway.session.check_history", refuse)
-    episode = await played(name, "refused", in_turn(case.first), tmp_path)
+    # mini-swe-agent asks again for minutes.
+    episode = await played(name, "refused", in_turn(case.first), tmp_path, time_limit=60)
 
     assert episode.failure is not None
     assert "its last request was refused: 400 refused by the test" in episode.failure.message

@@ -69,6 +69,10 @@ async def swallowing(episode, caught=Exception):
     except caught:
         return "done"
 
+async def waiting(episode):
+    await swallowing(episode)
+    await asyncio.sleep(600)
+
 async def raising(episode):
     await swallowing(episode, ())
 
@@ -167,15 +171,16 @@ async def test_an_agent_that_stops_at_a_limit_of_the_run_is_scored(rig: Any, age
     assert (tokens.failure, tokens.stop_reason) == (None, "context_full")
 
 
-@pytest.mark.parametrize("function", ["swallowing", "raising", "unread"])
+@pytest.mark.parametrize("function", ["swallowing", "raising", "unread", "waiting"])
 async def test_an_episode_whose_last_request_was_refused_fails_with_the_refusal(
     rig: Any, agent: str, function: str
 ) -> None:
-    (failed,) = await played(rig, f"{agent}:{function}", ["hello", "hello"])
+    options = {"time_limit": 1} if function == "waiting" else {}
+    (failed,) = await played(rig, f"{agent}:{function}", ["hello", "hello"], **options)
     assert failed.failure.fault == "harness"
     reason = "404 POST /v1/completions" if function == "unread" else "400 n is 2"
     assert f"its last request was refused: {reason}" in failed.failure.message
-    if function != "unread":
+    if function in ("swallowing", "raising"):
         (scored,) = await played(rig, f"{agent}:{function}", ["hello", "hello"], crash_reward=-1)
         assert (scored.failure, scored.reward) == (None, -1.0)
 

@@ -85,13 +85,15 @@ class GatewayHarness(ABC):
         except Exception as error:
             if session.failure is not None:
                 return Outcome(stop="error")
+            timed_out = limit is not None and limit.expired()
             if session.refusal is None:
-                if limit is not None and limit.expired():
+                if timed_out:
                     return Outcome(stop="timeout")
                 if session.stop is not None:
                     return Outcome(stop=session.stop)  # It gave up where the model refused, or was cut.
             if self.limits.crash_reward is None:
-                raise _with_refusal(error, session.refusal) from error
+                said = AgentError(f"time_limit: {self.limits.time_limit:g} s are up") if timed_out else error
+                raise _with_refusal(said, session.refusal) from error
             return Outcome(score=Score(self.limits.crash_reward), stop="aborted")
         return replace(outcome, stop=session.stop) if session.stop and outcome.stop == "no_call" else outcome
 

@@ -27,8 +27,6 @@ def calculate(expression: str) -> str:
     return calculator.calculator(expression)
 
 
-if "stream" in sys.argv:
-    result = agent.run_stream_sync(QUESTION).get_output()
-else:
-    result = agent.run_sync(QUESTION).output
+streamed = "stream" in sys.argv
+result = agent.run_stream_sync(QUESTION).get_output() if streamed else agent.run_sync(QUESTION).output
 print(result.value if structured else result)
