@@ -107,9 +107,12 @@ async def test_a_tool_result_without_its_history_is_refused(rig: Any, dialect: A
         (anthropic_messages, [USER, {"role": "assistant", "content": "So"}], "prefilled"),
     ],
 )
-def test_a_message_that_would_be_shown_otherwise_is_refused(dialect: Any, messages: Any, problem: str) -> None:
-    with pytest.raises(RefusedError, match=problem):
-        dialect.read({**BODIES[dialect], "messages": messages}, Known())
+async def test_a_message_that_would_be_shown_otherwise_is_refused(
+    rig: Any, dialect: Any, messages: Any, problem: str
+) -> None:
+    async with rig.playing(rig.model([])) as (_, session):
+        with pytest.raises(RefusedError, match=problem):
+            await session.ask(dialect, {**BODIES[dialect], "messages": messages})
 
 
 def test_examples_of_a_tools_input_are_part_of_its_description() -> None:

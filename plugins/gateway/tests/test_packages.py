@@ -286,7 +286,7 @@ async def test_an_episode_that_ends_in_a_refused_request_fails(
     case = CASES[name]
     asked: list[int] = []
 
-    def refuse(messages: Any) -> None:
+    def refuse(question: Any) -> None:
         asked.append(1)
         if len(asked) >= min(2, case.turns):
             raise RefusedError.invalid("refused by the test")

@@ -32,8 +32,6 @@ def read(body: Json, known: Known) -> Question:
     messages = [Message("system", system)] if system else []
     for index, item in enumerate(items):
         messages += _messages(item, f"messages[{index}]")
-    if messages[-1].role == "assistant":
-        raise RefusedError.invalid("messages ends with an assistant message, and a prefilled answer is not supported")
     tools = dialect.read_list(body.get("tools"), "tools")
     specs = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     choice, one_call = _choice(body.get("tool_choice"), specs)
@@ -50,6 +48,7 @@ def read(body: Json, known: Known) -> Question:
         stop=dialect.read_stop(body.get("stop_sequences"), "stop_sequences"),
         hints=wishes.told(choice, hints, one_call=one_call),
         allows_calls=choice.allows_calls,
+        prefilled=messages[-1].role == "assistant",
         ignored=ignored,
     )
 

@@ -72,6 +72,8 @@ class Question:
     """What the model is told besides the messages, by the field that asks for it."""
     allows_calls: bool = True
     """False: a call is text to the client."""
+    prefilled: bool = False
+    """The last message begins the answer."""
     ignored: tuple[str, ...] = ()
     """Fields without effect."""
 
@@ -210,15 +212,16 @@ def named_tools(messages: Iterable[Message]) -> list[Message]:
     return named
 
 
-def check_history(messages: Sequence[Message]) -> None:
-    """Raises RefusedError for a tool's answer without a turn before it: its conversation is held elsewhere, or cut."""
-    for message in messages:
-        if message.role == "assistant":
-            return
-        if message.role == "tool":
-            raise RefusedError.invalid(
-                "the first tool result answers no assistant message of this request: send the whole history"
-            )
+def check_history(question: Question) -> None:
+    """Raises RefusedError for messages that the model would be shown in another sense: a tool's answer without a turn
+    before it, whose conversation is held elsewhere or was cut, or an answer that was begun."""
+    if question.prefilled:
+        raise RefusedError.invalid("messages ends with an assistant message: a prefilled answer is not supported")
+    first = next((message for message in question.messages if message.role in ("assistant", "tool")), None)
+    if first is not None and first.role == "tool":
+        raise RefusedError.invalid(
+            "the first tool result answers no assistant message of this request: send the whole history"
+        )
 
 
 def dumps(value: Any) -> str:

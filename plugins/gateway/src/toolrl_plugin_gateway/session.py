@@ -92,7 +92,7 @@ class Session:
         number, role = next(self._numbers), "agent"
         try:
             question = dialect.read(body, self._known)
-            check_history(question.messages)
+            check_history(question)
             role = self.roles.get(question.model, "agent")
             turn = await self._turn(question, role)
         except RefusedError as error:
