@@ -117,6 +117,8 @@ DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo 43"
 STRUCTURED: dict[str, Any] = {"bad": UNFORMATTED, "bad_words": "structured"}
 ANSWER = "[[ ## reasoning ## ]]\nSo.\n\n[[ ## answer ## ]]\n43\n\n[[ ## completed ## ]]"
 DSPY = [thought("calculate", expression="42 + 1"), thought("finish"), ANSWER]
+DONE_AS_JSON = json.dumps({"next_thought": "Hm.", "next_tool_name": "finish", "next_tool_args": {}})
+"""It asks again for JSON if it can't parse a turn."""
 SAID = '{"reasoning": "So.", "answer": 43}'
 CASES = {
     "openai": Case("openai", "with_openai.py", LOOP),
@@ -162,7 +164,7 @@ CASES = {
     "litellm-responses": Case("litellm", "with_litellm.py openai/responses", LOOP),
     "litellm-anthropic": Case("litellm", "with_litellm.py anthropic", LOOP),
     "strands": Case("strands-agents", "with_strands.py"),
-    "dspy": Case("dspy", "with_dspy.py", DSPY, trajectories=3, bad=["So 43.", *DSPY[1:2], "It is 43.", SAID]),
+    "dspy": Case("dspy", "with_dspy.py", DSPY, trajectories=3, bad=["So 43.", DONE_AS_JSON, "It is 43.", SAID]),
     "google-adk": Case("google-adk", "with_google_adk.py", **STRUCTURED),
     "autogen": Case("autogen-agentchat", "with_autogen.py"),
     "agent-framework-chat": Case("agent-framework-core", "with_agent_framework.py chat"),
