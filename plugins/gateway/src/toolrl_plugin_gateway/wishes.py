@@ -63,7 +63,8 @@ def read_choice(value: Any, tools: Sequence[ToolSpec], what: str) -> Choice:
             return named(value.get("name") or read_object(value.get("function"), what).get("name"), tools, what)
         case {"type": "allowed_tools"}:
             return _allowed(read_object(value.get("allowed_tools", value), what), tools, what)
-    raise RefusedError.invalid(f"{what} is {value!r:.80}: only function tools are supported")
+    known = "auto, none, required, a function or allowed_tools"
+    raise RefusedError.invalid(f"{what} is {value!r:.80}: only function tools are supported; expected {known}")
 
 
 def told(choice: Choice, formats: Mapping[str, str], *, one_call: bool) -> dict[str, str]:
