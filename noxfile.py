@@ -8,6 +8,7 @@ requirements are complete.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -84,10 +85,18 @@ LIBRARIES = {
 SITE = ("mkdocs>=1.6,<2", "mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1.0,<2", "ruff>=0.17,<0.18")
 """What the docs' site is made with; ruff breaks the lines of long signatures."""
 
-AGENTS = ("openai==3.54.*", "openai-agents==0.24.*", "langgraph==1.2.*", "langchain-core==1.7.2",
-          "langchain-openai==1.7.3", "smolagents==1.26.*", "mini-swe-agent==2.4.*", "litellm==1.83.0",
-          "qwen-agent==0.0.34", "soundfile", "dashscope==2.0.2", "anthropic==2.12.*", "httpx==0.28.1")  # fmt: skip
-"""What docs/examples/own-agent is written with. Versions that go together: pip searches long for others."""
+AGENTS = (
+    ("openai", "openai-agents", "anthropic", "pydantic-ai-slim[openai,anthropic]", "agno", "langgraph",
+     "langchain-openai"),
+    ("openai", "instructor", "strands-agents[openai]>=1.62", "autogen-agentchat", "autogen-ext[openai]", "haystack-ai",
+     "llama-index-core", "llama-index-llms-openai-like"),
+    ("litellm", "dspy", "smolagents", "mini-swe-agent", "google-adk"),
+    ("crewai",),
+    ("agent-framework-core", "agent-framework-openai"),
+    ("qwen-agent", "soundfile", "dashscope", "python-dateutil", "tqdm", "regex", "pillow"),
+)  # fmt: skip
+"""Agents' packages, the newest of each: what goes together is in one environment."""
+AGENTS_OF_NODE = ("ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "openai", "@anthropic-ai/sdk", "zod")
 
 _built: dict[Path, Path] = {}
 
@@ -207,17 +216,33 @@ def older_mcp(session: nox.Session) -> None:
 
 @nox.session
 def harnesses(session: nox.Session) -> None:
-    """Agents of packages from PyPI behind the gateway, and the small model that they train. The packages are installed
-    in an environment of their own: an agent is a process, which needs nothing of toolrl."""
+    """Agents of packages from PyPI and npm behind the gateway, and the small model that they train. The newest packages
+    are installed in environments of their own: an agent is a process, which needs nothing of toolrl. The table of
+    docs/howto/train-your-own-agent.md is written anew; look at its diff."""
     plugins = [ROOT / "plugins" / name for name in ("qwen", "gateway", "transformers", "calculator", "math")]
-    _install(session, *TEST, packages=[CORE, *plugins, *KIT], extras="[train]")
-    agents = Path(session.virtualenv.location) / "agents"
-    session.run(sys.executable, "-m", "venv", str(agents), external=True)
-    python = str(agents / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "-q", *AGENTS, external=True)
+    newest = ("openai", "anthropic")  # Of which each field of a request has to be known.
+    _install(session, *TEST, *newest, "uv", packages=[CORE, *plugins, *KIT], extras="[train]")
+    place = Path(session.virtualenv.location) / "agents"
+    pythons = []
+    for number, packages in enumerate(AGENTS):
+        session.run("uv", "venv", "-q", "--clear", "--python", sys.executable, str(place / str(number)))
+        pythons.append(str(place / str(number) / "bin" / "python"))
+        session.run("uv", "pip", "install", "-q", "-U", "--python", pythons[-1], *packages)
+    seen = place / "seen.jsonl"
+    seen.unlink(missing_ok=True)
+    environment = {"TOOLRL_AGENTS_PYTHON": os.pathsep.join(pythons), "TOOLRL_AGENTS_SEEN": str(seen), **ONE_THREAD}
+    if shutil.which("npm"):
+        (place / "node").mkdir(exist_ok=True)
+        wanted = [f"{name}@latest" for name in AGENTS_OF_NODE]
+        session.run("npm", "install", "--silent", "--prefix", str(place / "node"), *wanted, external=True)
+        environment["TOOLRL_AGENTS_NODE"] = str(place / "node")
+    else:
+        session.warn("npm isn't installed: the agents of npm aren't played")
     tests = ("plugins/gateway/tests/test_packages.py", "tests/e2e/test_own_agents.py")
-    environment = {"TOOLRL_AGENTS_PYTHON": python, **ONE_THREAD}
+    session.run(*PYTEST, "plugins/gateway/tests", *session.posargs, env=environment)
     session.run(*PYTEST, "-m", "slow", *tests, *session.posargs, env=environment)
+    if not session.posargs:  # Which may leave some out.
+        session.run("python", "plugins/gateway/tests/agents/table.py", str(seen))
 
 
 @nox.session

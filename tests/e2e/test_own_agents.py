@@ -1,7 +1,7 @@
 """Agents of packages from PyPI, each in a process of its own, play a step of training by a small model that has learned
 calls. What is recorded is what was sampled: the trainer finds the engine's log-probabilities again.
 
-`nox -s harnesses` installs the packages; with TOOLRL_AGENTS_PYTHON those of another interpreter are taken.
+`nox -s harnesses` installs the packages; TOOLRL_AGENTS_PYTHON has the interpreters that have them, as PATH has folders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="children are ended on Linux")]
-PYTHON = os.environ.get("TOOLRL_AGENTS_PYTHON", sys.executable)
+PYTHONS = os.environ.get("TOOLRL_AGENTS_PYTHON", sys.executable).split(os.pathsep)
 AGENTS = Path(__file__).parents[2] / "docs" / "examples" / "own-agent"
 APPEND_ONLY = {
     "openai": "with_openai.py",
@@ -35,7 +35,12 @@ OTHERS = {
     "minisweagent": "with_mini_swe_agent.py",
 }
 AGENT = APPEND_ONLY | OTHERS
-PACKAGES = "openai agents langgraph langchain_openai smolagents minisweagent qwen_agent anthropic"
+PACKAGE = {name: name.partition("_")[0] for name in AGENT} | {
+    "summary": "openai",
+    "handoff": "agents",
+    "minisweagent": "minisweagent",
+    "qwen_agent": "qwen_agent",
+}
 
 
 @pytest.fixture
@@ -50,16 +55,22 @@ def long_model(own_place: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def packages() -> None:
-    code = f"from importlib.util import find_spec as f; print([n for n in {PACKAGES.split()!r} if not f(n)])"
-    missing = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    if missing.strip() != "[]":
-        pytest.skip(f"not installed: {missing.strip()}; `nox -s harnesses` installs them")
+def pythons() -> dict[str, str]:
+    """The interpreter of each package. Skips if one is missing."""
+    names = sorted(set(PACKAGE.values()))
+    code = f"from importlib.util import find_spec as f; print(*[n for n in {names!r} if f(n)])"
+    found: dict[str, str] = {}
+    for python in PYTHONS:
+        has = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+        found = dict.fromkeys(has.split(), python) | found
+    if missing := sorted(set(names) - set(found)):
+        pytest.skip(f"not installed: {', '.join(missing)}; `nox -s harnesses` installs them")
+    return found
 
 
-def test_what_agents_play_is_what_was_sampled(packages: None, own_place: Any, long_model: str) -> None:
+def test_what_agents_play_is_what_was_sampled(pythons: dict[str, str], own_place: Any, long_model: str) -> None:
     program = {name: words.split() for name, words in AGENT.items()}
-    command = {name: [PYTHON, str(AGENTS / words[0]), *words[1:]] for name, words in program.items()}
+    command = {name: [pythons[PACKAGE[name]], str(AGENTS / words[0]), *words[1:]] for name, words in program.items()}
     limits = {"time_limit": 300, "processes": 4, "answer": "stdout"}
     harness = {name: {"use": "command", "options": {"command": words, **limits}} for name, words in command.items()}
     environment = {"tools": [], "rewards": ["exact"], "max_turns": 4}

@@ -35,6 +35,10 @@ class Model(Protocol):
         a ToolError. A cancelled question leaves nothing."""
         ...
 
+    def count(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
+        """The tokens of the prompt that these messages make, as the chat format renders them. Nothing is asked."""
+        ...
+
 
 class EpisodeTools(Protocol):
     """The tools of the episode's environment, for a harness."""

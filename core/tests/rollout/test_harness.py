@@ -155,6 +155,48 @@ def test_failures_of_a_harness(play: Play, says: str) -> None:
     assert (episode.stop_reason, episode.sampled_tokens) == ("error", 0 if play is asks_nothing else 3)
 
 
+@pytest.mark.parametrize(
+    ("said", "limits", "role", "stop"),
+    [
+        ("x" * 99, Limits(40, 400), "agent", "max_tokens"),
+        ("x" * 999, Limits(400, 400), "agent", "context_full"),
+        ("call " + "x" * 99, Limits(40, 400), "agent", "no_call"),  # A whole call can still be answered.
+        ("x" * 99, Limits(40, 400), "critic", "no_call"),
+    ],
+)
+def test_an_episode_that_ends_in_a_cut_turn_is_truncated(said: str, limits: Limits, role: str, stop: str) -> None:
+    """Whatever its harness knows of it."""
+
+    async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
+        turn = await model.ask(task.messages)
+        await model.ask([*task.messages, turn.message, Message("user", "Go on.")], role=role)
+        return Outcome()
+
+    episode = episode_of(play, lambda prompt: said if "Go on." in prompt else "ok", limits)
+    assert (episode.failure, episode.stop_reason) == (None, stop)
+    assert episode.turns[-1].finish == "length"
+
+
+def test_a_turn_that_was_cut_and_gone_on_from_is_no_end() -> None:
+    async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
+        turn = await model.ask(task.messages, max_tokens=1)
+        await model.ask([*task.messages, turn.message, Message("user", "Go on.")])
+        return Outcome()
+
+    assert episode_of(play).stop_reason == "no_call"
+
+
+def test_the_tokens_of_a_prompt_are_counted_without_a_turn() -> None:
+    counted: list[int] = []
+
+    async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
+        counted.append(model.count(task.messages))
+        return await once(task, model, episode)
+
+    episode = episode_of(play)
+    assert (counted, len(episode.turns)) == ([episode.main.prompt_length], 1)
+
+
 def test_an_engine_that_fails_is_no_failure_of_the_harness() -> None:
     async def play(task: Task, model: Model, episode: EpisodeContext) -> Outcome:
         try:

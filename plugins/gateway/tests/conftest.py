@@ -52,6 +52,9 @@ class FakeModel:
         items = tuple(part for part in parts if isinstance(part, ToolCall | CallError))
         return Turn(index, (Segment("model", text, (10, 14)),), items, (), self.finish, text, self.reasoning)
 
+    def count(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
+        return 100 * len(messages) + len(tools)
+
 
 class CallParser:
     """`<call>{"x": 1}</call>` calls `double`."""

@@ -84,3 +84,43 @@ async def test_errors_have_the_form_of_the_api(rig: Any, error: Any, status: int
     assert caught.value.status_code == status
     assert caught.value.body["type"] == "error"
     assert len(model.asked) == 1
+
+
+async def test_the_tool_runner_sends_whole_histories(rig: Any) -> None:
+    """By default it has the server keep them, in a thread."""
+    model = rig.model([[rig.call(1, a=1)], [rig.call(2, a=2)], "3"])
+
+    @anthropic.beta_async_tool
+    async def add(a: int) -> str:
+        """Adds."""
+        return str(a)
+
+    async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
+        runner = api.beta.messages.tool_runner(model="m", max_tokens=9, system="Add.", tools=[add], messages=HELLO)
+        last = await runner.until_done()
+
+    assert last.content[0].text == "3"
+    assert [[it.role for it in messages] for messages, _, _ in model.asked] == [
+        ["system", "user"],
+        ["system", "user", "assistant", "tool"],
+        ["system", "user", "assistant", "tool", "assistant", "tool"],
+    ]
+    assert all(tools for _, tools, _ in model.asked)
+
+
+async def test_a_thread_is_refused_in_the_form_that_the_sdk_knows(rig: Any) -> None:
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    async with rig.playing(rig.model([])) as (gateway, session), client(gateway, session) as api:
+        with pytest.raises(anthropic.BadRequestError, match="thread") as caught:
+            await api.messages.create(model="m", max_tokens=9, messages=HELLO, extra_body={"thread": thread})
+    details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert caught.value.body["error"]["details"] == details
+
+
+async def test_tokens_are_counted_and_models_listed(rig: Any) -> None:
+    async with rig.playing(rig.model([]), judge="critic") as (gateway, session), client(gateway, session) as api:
+        counted = await api.messages.count_tokens(model="m", messages=HELLO, system="Add.", tools=[ADD])
+        models = [it.id async for it in await api.models.list()]
+        one = await api.models.retrieve("agent")
+    assert counted.input_tokens == 201
+    assert (models, one.id, one.type) == (["agent", "judge"], "agent", "model")

@@ -80,7 +80,7 @@ async def test_a_call_that_could_not_be_parsed_is_text(rig: Any) -> None:
     ("more", "problem"),
     [
         ({"n": 2}, "n is 2"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "regex"}}, "response_format.type"),
         ({"tools": [{"type": "web_search"}]}, "function tools"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"messages": []}, "messages is empty"),
@@ -160,7 +160,7 @@ async def test_the_end_of_an_episode_answers_what_is_on_its_way(rig: Any) -> Non
 async def test_sampling_is_the_runs_and_a_models_name_picks_the_role(rig: Any) -> None:
     model = rig.model(lambda messages: "yes")
     async with rig.playing(model, judge="critic") as (gateway, session), client(gateway, session) as api:
-        await api.chat.completions.create(model="judge", messages=HELLO, temperature=0.0, tool_choice="required")
+        await api.chat.completions.create(model="judge", messages=HELLO, temperature=0.0, reasoning_effort="low")
         await api.chat.completions.create(model="other", messages=HELLO, tool_choice="auto", top_p=None)
 
     assert session.counts == {"requests": 2}

@@ -22,9 +22,9 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="children that 
 AGENT = '''
 import json, os, subprocess, sys, time, urllib.request
 
-def ask(path="/chat/completions", **body):
+def ask(path="/chat/completions", key=os.environ["OPENAI_API_KEY"], **body):
     request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode())
-    request.add_header("Authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
+    request.add_header("Authorization", "Bearer " + key)
     with urllib.request.urlopen(request) as response:
         return json.load(response)
 
@@ -38,8 +38,9 @@ def report(task):
     plain(task)
     given = json.load(open(sys.argv[3]))
     seen = {"task": task, "given": given, "env": dict(os.environ), "argv": sys.argv[2:], "files": sorted(os.listdir())}
+    seen["children"] = subprocess.check_output(["sh", "-c", "env; cat; cat /dev/stdin $TOOLRL_TASK"], text=True)
     open(os.environ["SEEN"], "w").write(json.dumps(seen))
-    ask("/reward", reward=0.25)
+    ask("/reward", task["reward_key"], reward=0.25)
 
 def crash(task):
     plain(task)
@@ -95,10 +96,14 @@ async def test_a_process_gets_the_task_and_the_gateway_and_no_secrets(
     (tmp_path / "start").mkdir()
     (tmp_path / "start" / "tool.txt").touch()
     own = {"env": {"MINE": "yes", "SEEN": f"{tmp_path}/seen.json"}, "folder": "start", "answer": "stdout"}
+    own["agent_reward"] = True
     episode = await played(rig, harness('report "{prompt}" {task}', tmp_path, **own))
 
     assert (episode.failure, episode.answer, episode.reward) == (None, "hello", 0.25)
     seen = json.loads(read(f"{tmp_path}/seen.json"))
+    key = seen["task"].pop("reward_key")
+    assert key not in seen["children"], "what the agent runs for the model could set its reward"
+    assert seen["env"]["OPENAI_API_KEY"] in seen["children"]
     assert seen["task"] == {"id": "t", "messages": [{"role": "user", "content": "What is 6 * 7?"}]}
     assert seen["argv"][0] == "What is 6 * 7?"
     assert seen["given"] == seen["task"]
@@ -114,6 +119,38 @@ async def test_a_prompt_with_a_placeholder_stays_as_it_is(rig: Any, agent: Path,
     command = harness('"{prompt}"', tmp_path, answer="stdout")
     (episode,) = await rig.episodes(command, ScriptedEngine(lambda prompt: "hello"), task=task)
     assert (episode.failure, episode.answer) == (None, "hello\n{task} of ?")
+
+
+@pytest.mark.parametrize(
+    ("answer", "line", "found"),
+    [
+        ("stdout", "print('43')", "hello\n43"),
+        ("last_line", "print('Provider List: https://x\\n\\n43\\n\\n')", "43"),
+        ("last_line", "", "hello"),
+        ("file", "open(os.environ['TOOLRL_ANSWER'], 'w').write(' 43\\nor so\\n')", "43\nor so"),
+        ("file", "", None),
+        ("file", "os.mkfifo(os.environ['TOOLRL_ANSWER'])", None),
+        ("file", "os.symlink('/etc/hostname', os.environ['TOOLRL_ANSWER'])", None),
+        (None, "print('43')", None),
+    ],
+)
+async def test_what_libraries_print_need_not_be_the_answer(
+    rig: Any, agent: Path, tmp_path: Path, answer: str, line: str, found: str | None
+) -> None:
+    ends_with(agent, line)
+    episode = await played(rig, harness("plain", tmp_path, answer=answer))
+    assert episode.answer == found
+    if answer == "file" and found is None:
+        assert "TOOLRL_ANSWER" in episode.failure.message
+
+
+async def test_the_models_key_sets_no_reward(rig: Any, agent: Path, tmp_path: Path) -> None:
+    """Nor is there another one unless the config asks for it."""
+    ends_with(agent, "assert 'reward_key' not in open(sys.argv[2]).read()\nask('/reward', reward=1e6)")
+    episode = await played(rig, harness("plain {task}", tmp_path))
+    assert "403" in episode.failure.message
+    with pytest.raises(ValueError, match="agent_reward"):
+        CommandOptions(command="x", agent_reward=True, stdin="prompt")
 
 
 async def test_stdout_may_be_the_answer_and_folders_are_deleted(
@@ -135,6 +172,14 @@ async def test_a_process_that_crashes_fails_the_episode_with_its_last_words(
     assert failed.failure.fault == "harness"
     assert "ended with status 1:\nthe agent is broken" in failed.failure.message
     assert (scored.failure, scored.reward) == (None, -0.5)
+
+
+async def test_a_program_need_not_read_its_task(rig: Any, agent: Path, tmp_path: Path) -> None:
+    """Which is larger than what a pipe holds."""
+    task = Task("t", (Message("user", "x" * 500_000),))
+    (tmp_path / "agent.py").write_text("pass")
+    (episode,) = await rig.episodes(harness("", tmp_path, agent_reward=True), ScriptedEngine([]), task=task)
+    assert "without asking the model" in episode.failure.message
 
 
 @needs_linux

@@ -42,7 +42,8 @@ async def play(episode):
 def blocking(episode):
     with OpenAI(base_url=episode.base_url, api_key=episode.api_key) as api:
         api.chat.completions.create(model="agent", messages=episode.messages)
-        api.post("/reward", body={"reward": 0.5}, cast_to=object)
+        with OpenAI(base_url=episode.base_url, api_key=episode.reward_key) as reports:
+            reports.post("/reward", body={"reward": 0.5}, cast_to=object)
 
 async def scored(episode):
     await play(episode)
@@ -58,6 +59,56 @@ async def forgiving(episode):
         await play(episode)
     except Exception:
         return "I give up"
+
+async def swallowing(episode, caught=Exception):
+    # Its last request has something that the gateway refuses.
+    api = AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key)
+    await api.chat.completions.create(model="agent", messages=episode.messages)
+    try:
+        await api.chat.completions.create(model="agent", messages=episode.messages, n=2)
+    except caught:
+        return "done"
+
+async def waiting(episode):
+    await swallowing(episode)
+    await asyncio.sleep(600)
+
+async def raising(episode):
+    await swallowing(episode, ())
+
+async def unread(episode):
+    # Its only request goes to another route.
+    try:
+        await AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key).completions.create(model="a", prompt="x")
+    except Exception:
+        return "done"
+
+async def unaware(episode):
+    # Refusals in between don't matter, nor does a route that isn't the model's.
+    await swallowing(episode)
+    api = AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key)
+    await api.chat.completions.create(model="agent", messages=episode.messages)
+    try:
+        await api.embeddings.create(model="a", input="x")
+    except Exception:
+        return "done"
+
+async def cached(episode):
+    return "done"
+
+async def cut(episode):
+    # As strands does where a turn was cut.
+    api = AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key)
+    answer = await api.chat.completions.create(model="agent", messages=episode.messages)
+    if answer.choices[0].finish_reason == "length":
+        raise ValueError("the model was cut")
+    return answer.choices[0].message.content
+
+async def judged(episode):
+    # A cut turn, and another role's after it.
+    api = AsyncOpenAI(base_url=episode.base_url, api_key=episode.api_key)
+    await api.chat.completions.create(model="agent", messages=episode.messages)
+    await api.chat.completions.create(model="judge", messages=episode.messages, max_tokens=1)
 
 async def hanging(episode):
     await play(episode)
@@ -118,6 +169,49 @@ async def test_an_agent_that_stops_at_a_limit_of_the_run_is_scored(rig: Any, age
     assert (turns.failure, turns.stop_reason, len(turns.turns)) == (None, "max_turns", 2)
     assert (caught.answer, caught.stop_reason) == ("I give up", "max_turns")
     assert (tokens.failure, tokens.stop_reason) == (None, "context_full")
+
+
+@pytest.mark.parametrize("function", ["swallowing", "raising", "unread", "waiting"])
+async def test_an_episode_whose_last_request_was_refused_fails_with_the_refusal(
+    rig: Any, agent: str, function: str
+) -> None:
+    options = {"time_limit": 1} if function == "waiting" else {}
+    (failed,) = await played(rig, f"{agent}:{function}", ["hello", "hello"], **options)
+    assert failed.failure.fault == "harness"
+    reason = "404 POST /v1/completions" if function == "unread" else "400 n is 2"
+    assert f"its last request was refused: {reason}" in failed.failure.message
+    if function in ("swallowing", "raising"):
+        (scored,) = await played(rig, f"{agent}:{function}", ["hello", "hello"], crash_reward=-1)
+        assert (scored.failure, scored.reward) == (None, -1.0)
+
+
+async def test_a_refusal_that_an_agent_copes_with_is_no_failure(rig: Any, agent: str) -> None:
+    (episode,) = await played(rig, f"{agent}:unaware", ["hello"] * 3)
+    assert (episode.failure, episode.answer, episode.stop_reason) == (None, "done", "no_call")
+    assert episode.metrics["harness/refused"] == 2
+
+
+async def test_an_agent_that_asks_nothing_is_told_why_that_may_be(rig: Any, agent: str) -> None:
+    (episode,) = await played(rig, f"{agent}:cached", ["hello"])
+    assert "without asking the model" in episode.failure.message
+    assert "cache" in episode.failure.message
+
+
+@pytest.mark.parametrize(
+    ("function", "length", "stop"),
+    [
+        ("cut", 600, "max_tokens"),
+        ("forgiving", 600, "max_tokens"),
+        ("judged", 600, "max_tokens"),
+        ("judged", 5, "no_call"),
+    ],
+)
+async def test_an_episode_that_ends_in_a_cut_turn_is_truncated(
+    rig: Any, agent: str, function: str, length: int, stop: str
+) -> None:
+    """Also if its agent raises there, or asks another role before it ends."""
+    (episode,) = await played(rig, f"{agent}:{function}", ["x" * length] * 2, roles={"judge": "critic"})
+    assert (episode.failure, episode.stop_reason) == (None, stop)
 
 
 async def test_an_agent_that_hangs_is_ended_and_scored(rig: Any, agent: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from toolrl.rollouts.matching import Question
 from toolrl_plugin_gateway import anthropic_messages, chat_completions, responses
-from toolrl_plugin_gateway.dialect import RefusedError
+from toolrl_plugin_gateway.dialect import Known, RefusedError
 
 CHAT = {
     "messages": [
@@ -28,7 +28,10 @@ CHAT = {
     "max_tokens": 3,
     "stop": ["x"],
     "n": 1,
-    "response_format": {"type": "text"},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+    "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": "f"}}]}},
+    "parallel_tool_calls": False,
+    "functions": None,
 }
 RESPONSES = {
     "instructions": "Be brief.",
@@ -38,10 +41,13 @@ RESPONSES = {
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]},
         {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "1", "output": "2"},
+        {"type": "item_reference", "id": "i"},
     ],
     "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}}],
     "previous_response_id": "r",
-    "text": {"format": {"type": "text"}},
+    "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}},
+    "tool_choice": {"type": "function", "name": "f"},
+    "reasoning": {"context": "auto"},
     "conversation": None,
     "max_output_tokens": 3,
 }
@@ -59,7 +65,10 @@ MESSAGES = {
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "2"}]},
     ],
     "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
-    "output_config": {"effort": "low"},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+    "context_management": {"edits": []},
+    "thread": None,
     "stop_sequences": ["x"],
     "max_tokens": 3,
 }
@@ -101,8 +110,8 @@ def test_a_body_with_anything_anywhere_is_a_question_or_refused(dialect: Any, bo
             where, key = places(given)[place]
             where[key] = odd
             try:
-                question = dialect.read(given, {"r": []})
+                question = dialect.read(given, Known({"r": []}, {"i": {"role": "user", "content": "x"}}))
             except RefusedError:
                 continue
-            assert all(isinstance(it.content, str) for it in question.messages), (key, odd)
+            assert all(isinstance(it.content, str) for it in question.prompt), (key, odd)
             Question(question.messages, question.tools, "agent")

@@ -16,8 +16,9 @@ def client(gateway: Any, session: Any) -> Any:
     return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key=session.key)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-async def test_a_conversation_is_sent_again_or_continued_by_its_id(rig: Any, kept: bool) -> None:
+@pytest.mark.parametrize("kept", ["whole", "by_id", "by_items"])
+async def test_a_conversation_is_sent_again_or_continued_by_ids(rig: Any, kept: str) -> None:
+    """AI SDK names output items by their ids."""
     model = rig.model([["Let me see.", rig.call(1, a=1), rig.call(2, a=2)], "3"], reasoning="hm")
     asked: Any = {"model": "m", "instructions": "Add.", "tools": [ADD]}
     async with rig.playing(model) as (gateway, session), client(gateway, session) as api:
@@ -27,10 +28,12 @@ async def test_a_conversation_is_sent_again_or_continued_by_its_id(rig: Any, kep
             for it in first.output
             if it.type == "function_call"
         ]
-        if kept:
+        if kept == "by_id":
             second = await api.responses.create(**asked, input=answers, previous_response_id=first.id)
         else:
-            history = [{"role": "user", "content": "1 + 2?"}, *(it.model_dump() for it in first.output), *answers]
+            by_id = [{"type": "item_reference", "id": it.id} for it in first.output]
+            output = by_id if kept == "by_items" else [it.model_dump() for it in first.output]
+            history = [{"role": "user", "content": "1 + 2?"}, *output, *answers]
             second = await api.responses.create(**asked, input=history)
 
     assert [it.type for it in first.output] == ["reasoning", "message", "function_call", "function_call"]
@@ -58,7 +61,8 @@ async def test_a_stream_gives_what_the_whole_response_gives(rig: Any) -> None:
 
     assert [it.type for it in whole.output] == ["reasoning", "message", "function_call"]
     assert (whole.output_text, whole.output[2].arguments) == ("So:", '{"a": 1}')
-    assert [delta for delta in deltas if delta] == ["hm", "So:", '{"a": 1}']
+    assert [delta for delta in deltas if delta] == ["hm", "hm", "So:", '{"a": 1}']  # As summary and as content.
+    assert (whole.output[0].summary[0].text, whole.output[0].content[0].text) == ("hm", "hm")
     assert whole.usage.output_tokens == 4
     assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
@@ -67,9 +71,10 @@ async def test_a_stream_gives_what_the_whole_response_gives(rig: Any) -> None:
     ("more", "problem"),
     [
         ({"previous_response_id": "resp_0"}, "of no response of this episode"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "regex"}}}, "text.format"),
         ({"tools": [{"type": "web_search"}]}, "function tools"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference'"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "refers to 'x'"),
+        ({"conversation": "conv_1"}, "conversation"),
         ({"input": []}, "input is empty"),
     ],
 )

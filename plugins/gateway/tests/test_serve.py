@@ -24,6 +24,15 @@ async def post(url: str, key: str, body: Any) -> tuple[int, Any]:
         return response.status, await response.json(content_type=None)
 
 
+async def status_of(port: int, path: bytes, key: bytes) -> int:
+    """A request with a key of any bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\nx-api-key: %s\r\nContent-Length: 2\r\n\r\n{}" % (path, key))
+    line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
 def test_other_machines_need_a_key() -> None:
     assembly: Any = SimpleNamespace(runner=SimpleNamespace(gate=lambda: None))
     with pytest.raises(ConfigError, match="needs a key"):
@@ -64,6 +73,8 @@ async def test_an_agent_begins_episodes_of_a_served_model_and_gets_them_scored(r
     for task in (1, False, *places, solved, orphan, {"messages": []}, {}):
         assert (await post(f"{url}/episodes", key, {"task": task}))[0] == 400
     assert (await post(f"{url}/episodes", "another-key", {"task": 0}))[0] == 401
+    for path in (b"/episodes", b"/v1/messages", b"/v1/reward"):
+        assert await status_of(port, path, b"\xff\xfe") == 401
     await post(f"{url}/episodes", key, {"task": 0})  # It is never ended.
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -6,6 +6,9 @@ import asyncio
 import json
 from typing import Any
 
+import aiohttp
+import pytest
+
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
 
@@ -51,10 +54,89 @@ async def test_bodies_that_are_no_request(rig: Any) -> None:
             assert await status(reader) == 400
             writer.close()
         for body in (b'{"reward": "much"}', b'{"reward": NaN}', b'{"reward": 1' + b"0" * 400 + b"}", b"{}"):
-            reader, writer = await send(gateway, session.key, body, "/v1/reward")
+            reader, writer = await send(gateway, session.reward_key, body, "/v1/reward")
             assert await status(reader) == 400
             writer.close()
         reader, writer = await send(gateway, session.key, b"plain", more="Content-Encoding: gzip\r\n")
         assert await status(reader) == 400
         writer.close()
     assert session.score is None
+
+
+async def test_the_reward_is_set_once_and_by_its_own_key(rig: Any) -> None:
+    """The model's key is in the environment of what an agent runs for the model."""
+    statuses = []
+    async with rig.playing(rig.model([])) as (gateway, session), aiohttp.ClientSession() as http:
+        asked = [(session.key, 9), ("x", 9), (session.reward_key, 0.5), (session.reward_key, 9), (session.key, 9)]
+        for key, reward in asked:
+            headers = {"Authorization": f"Bearer {key}"}
+            async with http.post(f"{gateway.url}/v1/reward", json={"reward": reward}, headers=headers) as response:
+                statuses.append((response.status, "error" in await response.json()))
+        reader, writer = await send(gateway, session.reward_key, json.dumps(HELLO).encode())
+        assert await status(reader) == 401
+        writer.close()
+    assert statuses == [(403, True), (401, True), (200, False), (409, True), (403, True)]
+    assert session.score.value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "form"),
+    [
+        ("POST", "/v1/completions", "openai"),
+        ("POST", "/v1/embeddings", "openai"),
+        ("GET", "/v1/responses/resp_1", "openai"),
+        ("GET", "/v1/chat/completions", "openai"),
+        ("GET", "/", "openai"),
+        ("POST", "/v1/messages/batches", "anthropic"),
+        ("DELETE", "/v1/v1/messages", "anthropic"),
+    ],
+)
+async def test_other_routes_are_refused_in_the_form_of_the_api(rig: Any, method: str, path: str, form: str) -> None:
+    async with rig.playing(rig.model([])) as (gateway, session), aiohttp.ClientSession() as http:
+        headers = {"Authorization": f"Bearer {session.key}"}
+        async with http.request(method, gateway.url + path, json={}, headers=headers) as response:
+            body = await response.json()
+    assert (response.status, response.headers["x-should-retry"]) == (404, "false")
+    assert f"{method} {path}" in body["error"]["message"]
+    assert (body["error"]["type"] == "not_found_error") == (form == "anthropic")
+    assert session.counts["refused"] == 1
+
+
+async def test_models_are_there_one_by_one_and_tokens_are_counted(rig: Any) -> None:
+    async with rig.playing(rig.model([])) as (gateway, session), aiohttp.ClientSession() as http:
+        headers = {"Authorization": f"Bearer {session.key}"}
+        async with http.get(f"{gateway.url}/v1/models/agent", headers=headers) as response:
+            assert (await response.json())["id"] == "agent"
+        body = {"model": "agent", "input": "Hello"}
+        async with http.post(f"{gateway.url}/v1/responses/input_tokens", json=body, headers=headers) as response:
+            assert await response.json() == {"object": "response.input_tokens", "input_tokens": 100}
+        async with http.post(f"{gateway.url}/v1/messages/count_tokens", json={}, headers=headers) as response:
+            assert (response.status, (await response.json())["type"]) == (400, "error")
+    assert session.refusal is None
+
+
+@pytest.mark.parametrize("half", [b"", b"POST /v1/mess", b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nx-api-key: "])
+async def test_a_connection_that_never_sends_its_headers_is_closed(
+    rig: Any, monkeypatch: pytest.MonkeyPatch, half: bytes
+) -> None:
+    """Also after another request, and if a byte comes now and then."""
+    monkeypatch.setattr("toolrl_plugin_gateway.server.IDLE_SECONDS", 0.5)
+    async with rig.playing(rig.model(["Hello"] * 9)) as (gateway, session):
+        host, port = gateway.url.removeprefix("http://").split(":")
+        first = await asyncio.open_connection(host, int(port))
+        second = await send(gateway, session.key, json.dumps(HELLO).encode())
+        assert await status(second[0]) == 200
+        for reader, writer in (first, second):
+            writer.write(half)
+
+            async def drip(writer: Any = writer) -> None:
+                while half and not writer.is_closing():
+                    await asyncio.sleep(0.2)
+                    writer.write(b"x")
+
+            dripping = asyncio.create_task(drip())
+            async with asyncio.timeout(20):
+                with __import__("contextlib").suppress(ConnectionError):
+                    await reader.read()
+            dripping.cancel()
+            writer.close()

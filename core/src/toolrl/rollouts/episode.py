@@ -225,7 +225,8 @@ class EpisodeRun:
             raise HarnessError(text, where=where)
         self._answer = self._model.answer if outcome.answer is None else outcome.answer
         self._harness_score = outcome.score
-        return outcome.stop
+        # A harness may not know that the last turn was cut.
+        return self._model.cut or outcome.stop if outcome.stop in ("no_call", "max_tokens") else outcome.stop
 
     async def _turn(self, session: ToolBoxSession) -> StopReason | None:
         """One assistant turn with the answers to it; the reason to end, or None to go on."""

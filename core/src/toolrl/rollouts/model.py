@@ -35,7 +35,7 @@ from toolrl.rollouts.matching import Question, TurnEnd, TurnEnds
 from toolrl.rollouts.trajectory import TrajectoryRun
 from toolrl.tools.cancellation import Watch
 from toolrl.tools.toolbox import ToolBoxSession
-from toolrl.types import CallError, CallRecord, Message, Rendered, ToolCall, ToolSpec, Trajectory, Turn
+from toolrl.types import CallError, CallRecord, Message, Rendered, StopReason, ToolCall, ToolSpec, Trajectory, Turn
 
 T = TypeVar("T")
 Prepared = tuple[str, int | None, TrajectoryRun]
@@ -62,10 +62,15 @@ class EpisodeModel:
         self._failure: Exception | None = None
         self._ended = False
         self._agent_turns = 0
+        self._last_turn = -1
+        """Index of the agent's."""
         self._counts: Counter[str] = Counter()
         self.turn_ends = TurnEnds()
         self.answer: str | None = None
         """What an end flag found in the last turn of the role `agent`."""
+        self.cut: StopReason | None = None
+        """How the episode ends if the last turn of the role `agent` is its last and was cut: neither whole nor with a
+        call."""
 
     async def ask(
         self,
@@ -106,8 +111,15 @@ class EpisodeModel:
         self._counts[kind] += 1
         self.turn_ends.read_answers(question)
         self.answer = answer if role == "agent" else self.answer
+        if role == "agent" and turn.index > self._last_turn:
+            self._last_turn = turn.index
+            self.cut = None if answer is not None else _cut(turn, run.room)
         self.turn_ends.add(question, TurnEnd(place, turn, tuple(run.messages)), _forms(turn, stop))
         return turn
+
+    def count(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
+        """See `Model`."""
+        return len(self._chat.open(messages, tools).ids)
 
     async def end(self) -> None:
         """Nothing may be asked any more, and what is being sampled is cancelled."""
@@ -252,6 +264,13 @@ class AnsweringTools:
         records = await self._session.answer(items, started=time.perf_counter() - self._started)
         self._turn_ends.record(records)
         return records
+
+
+def _cut(turn: Turn, room: int) -> StopReason | None:
+    """As the turn loop ends after such a turn. A call that was read whole can still be answered."""
+    if turn.finish == "stop" or any(isinstance(item, ToolCall) for item in turn.items):
+        return None
+    return "aborted" if turn.finish == "abort" else "context_full" if room <= 0 else "max_tokens"
 
 
 def _forms(turn: Turn, stop: Sequence[str]) -> list[Message]:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from toolrl.types import Message, ToolSpec
-from toolrl_plugin_gateway import dialect
-from toolrl_plugin_gateway.dialect import Answer, Event, Json, Question, RefusedError
+from toolrl_plugin_gateway import dialect, wishes
+from toolrl_plugin_gateway.dialect import Answer, Event, Json, Known, Question, RefusedError
+from toolrl_plugin_gateway.fields import MESSAGES as FIELDS
 
-_ERRORS = {401: "authentication_error", 413: "request_too_large", 500: "api_error"}
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    500: "api_error",
+}
 _FINISH = {"calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
 
 
-def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
+def read(body: Json, known: Known) -> Question:
     """See `dialect`."""
-    if dialect.read_object(body.get("output_config") or {}, "output_config").get("format") or body.get("output_format"):
-        raise RefusedError.invalid("output formats are not supported: describe the format in the prompt")
+    ignored = FIELDS.check(body)
+    _refuse_thread(body.get("thread"))
     items = dialect.read_list(body.get("messages"), "messages")
     if not items:
         raise RefusedError.invalid("messages is empty")
@@ -25,19 +33,56 @@ def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
     for index, item in enumerate(items):
         messages += _messages(item, f"messages[{index}]")
     tools = dialect.read_list(body.get("tools"), "tools")
+    specs = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    choice, one_call = _choice(body.get("tool_choice"), specs)
+    output = dialect.read_object(body.get("output_config") or {}, "output_config")
+    if output.get("task_budget"):
+        raise RefusedError.invalid("output_config.task_budget is not supported: name the budget in the prompt")
+    wanted = output.get("format") or body.get("output_format")
+    hints = {"output_config.format": wishes.read_format(wanted, "output_config.format")}
     return Question(
         messages=dialect.named_tools(messages),
-        tools=[_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
+        tools=choice.tools,
         model=str(body.get("model")),
         max_tokens=dialect.read_limit(body, "max_tokens"),
         stop=dialect.read_stop(body.get("stop_sequences"), "stop_sequences"),
+        hints=wishes.told(choice, hints, one_call=one_call),
+        allows_calls=choice.allows_calls,
+        prefilled=messages[-1].role == "assistant",
+        ignored=ignored,
     )
+
+
+def _refuse_thread(value: Any) -> None:
+    """Raises RefusedError for a conversation that the server should keep. The SDK then sends whole histories."""
+    if value:
+        details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        text = "thread is not supported: send the whole history (tool_runner: thread=False)"
+        raise RefusedError(400, "invalid_request", text, details=details)
+
+
+def _choice(value: Any, tools: Sequence[ToolSpec]) -> tuple[wishes.Choice, bool]:
+    """The tool choice, and whether parallel calls are unwanted. Raises RefusedError."""
+    chosen = dialect.read_object(value or {}, "tool_choice")
+    one_call = chosen.get("disable_parallel_tool_use") is True
+    match chosen.get("type", "auto"):
+        case "auto" | "none" as kind:
+            return wishes.read_choice(kind, tools, "tool_choice"), one_call
+        case "any":
+            return wishes.required(tools, "tool_choice"), one_call
+        case "tool":
+            return wishes.named(chosen.get("name"), tools, "tool_choice"), one_call
+    raise RefusedError.invalid(f"tool_choice.type is {chosen['type']!r:.80}, expected auto, any, tool or none")
 
 
 def _tool(tool: Json, where: str) -> ToolSpec:
     kind = "function" if tool.get("type") in (None, "custom") else tool["type"]
     parameters = dialect.read_object(tool.get("input_schema", {}), f"{where}.input_schema")
-    return dialect.read_tool({**tool, "type": kind, "parameters": parameters}, where)
+    description = tool.get("description")
+    if examples := dialect.read_list(tool.get("input_examples"), f"{where}.input_examples"):
+        shown = "\n".join(map(dialect.dumps, examples))
+        description = f"{description or ''}\n\nExamples of its input:\n{shown}".strip()
+    return dialect.read_tool({**tool, "type": kind, "description": description, "parameters": parameters}, where)
 
 
 def _messages(item: Json, where: str) -> Iterator[Message]:
@@ -131,9 +176,8 @@ def _in_parts(block: Json) -> tuple[Json, list[Json]]:
     return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
 
 
-def error(status: int, code: str, message: str) -> Json:
+def error(refusal: RefusedError) -> Json:
     """See `dialect`."""
-    return {
-        "type": "error",
-        "error": {"type": _ERRORS.get(status, "invalid_request_error"), "message": message, "code": code},
-    }
+    kind = _ERRORS.get(refusal.status, "invalid_request_error")
+    details = {} if refusal.details is None else {"details": refusal.details}
+    return {"type": "error", "error": {"type": kind, "message": refusal.message, "code": refusal.code, **details}}

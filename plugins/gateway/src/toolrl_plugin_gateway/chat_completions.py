@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from toolrl.types import Message
-from toolrl_plugin_gateway import dialect
-from toolrl_plugin_gateway.dialect import Answer, Event, Json, Question, RefusedError
+from toolrl_plugin_gateway import dialect, wishes
+from toolrl_plugin_gateway.dialect import Answer, Event, Json, Known, Question, RefusedError
+from toolrl_plugin_gateway.fields import CHAT as FIELDS
 
 _FINISH = {"calls": "tool_calls", "length": "length", "stop": "stop"}
 
 
-def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
+def read(body: Json, known: Known) -> Question:
     """See `dialect`."""
+    ignored = FIELDS.check(body)
     if body.get("n") not in (None, 1):
         raise RefusedError.invalid(f"n is {body['n']!r:.80}: one answer a request; ask several times")
-    wanted = body.get("response_format")
-    if wanted is not None and dialect.read_object(wanted, "response_format").get("type") != "text":
-        raise RefusedError.invalid("response_format is not supported: describe the format in the prompt")
     tools = dialect.read_list(body.get("tools"), "tools")
+    specs = [dialect.read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    choice = wishes.read_choice(body.get("tool_choice"), specs, "tool_choice")
+    hints = {"response_format": wishes.read_format(body.get("response_format"), "response_format")}
     return Question(
         messages=read_messages(body.get("messages"), "messages"),
-        tools=[dialect.read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
+        tools=choice.tools,
         model=str(body.get("model")),
         max_tokens=dialect.read_limit(body, "max_completion_tokens", "max_tokens"),
         stop=dialect.read_stop(body.get("stop"), "stop"),
+        hints=wishes.told(choice, hints, one_call=body.get("parallel_tool_calls") is False),
+        allows_calls=choice.allows_calls,
+        ignored=ignored,
     )
 
 
@@ -48,6 +53,8 @@ def _message(item: Json, where: str) -> Message:
         return Message("tool", text, tool_call_id=str(item.get("tool_call_id")))
     if role != "assistant":
         raise RefusedError.invalid(f"{where}.role is {role!r:.80}, expected system, developer, user, assistant or tool")
+    if lost := [name for name in ("function_call", "audio", "prefix") if item.get(name)]:
+        raise RefusedError.invalid(f"{where}.{lost[0]} is not supported: send text and tool_calls")
     calls = []
     for index, call in enumerate(dialect.read_list(item.get("tool_calls"), f"{where}.tool_calls")):
         function = dialect.read_object(call.get("function"), f"{where}.tool_calls[{index}].function")
@@ -112,7 +119,7 @@ def stream(body: Json, response: Json) -> Iterator[Event]:
     yield None, "[DONE]"
 
 
-def error(status: int, code: str, message: str) -> Json:
+def error(refusal: RefusedError) -> Json:
     """See `dialect`."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    return {"error": {"message": refusal.message, "type": kind, "param": None, "code": refusal.code}}

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, Outcome
 from toolrl.tools.cancellation import uninterrupted
 from toolrl_common import process_guard
+from toolrl_plugin_gateway.dialect import Json
 from toolrl_plugin_gateway.harness import MODEL, AgentError, GatewayHarness, describe
 from toolrl_plugin_gateway.options import CommandOptions
 from toolrl_plugin_gateway.session import Session
@@ -64,13 +66,31 @@ class CommandHarness(GatewayHarness):
             (files / "nothing.txt").touch()
             values = {"prompt": prompt, "task": str(files / "task.json")}  # A prompt may have `{task}` in it.
             words = [re.sub(r"\{(prompt|task)\}", lambda it: values[it[1]], word) for word in self._command]
-            stdin = {"task": "task.json", "prompt": "prompt.txt", "nothing": "nothing.txt"}[self._options.stdin]
             env = {**self._env, **self._access(session), "TOOLRL_TASK": str(files / "task.json")}
-            status, out, err = await _ended(words, files / stdin, folder, env)
+            if self._options.answer == "file":
+                env["TOOLRL_ANSWER"] = str(files / "answer.txt")
+            status, out, err = await _ended(words, self._stdin(session, task, files), folder, env)
             if status:
                 said = (err.strip() or out.strip())[-_SHOWN:]
                 raise AgentError(f"{shlex.join(self._command)!r} ended with status {status}:\n{said}")
-            return Outcome(out.strip() if self._options.answer == "stdout" else None)
+            return Outcome(self._answer(out, files / "answer.txt"))
+
+    def _stdin(self, session: Session, task: Json, files: Path) -> Path | bytes:
+        """A file; or bytes, which can be read once and not again by what the program starts."""
+        if self._options.agent_reward:
+            return json.dumps({**task, "reward_key": session.reward_key}, ensure_ascii=False).encode(errors="replace")
+        return files / {"task": "task.json", "prompt": "prompt.txt", "nothing": "nothing.txt"}[self._options.stdin]
+
+    def _answer(self, out: str, file: Path) -> str | None:
+        """Raises AgentError where the program wrote no file."""
+        match self._options.answer:
+            case "stdout":
+                return out.strip()
+            case "last_line":
+                return out.strip().rpartition("\n")[2].strip()
+            case "file":
+                return _read_answer(file)
+        return None
 
     def _access(self, session: Session) -> dict[str, str]:
         """How SDKs find the gateway."""
@@ -99,9 +119,20 @@ class CommandHarness(GatewayHarness):
             await uninterrupted(asyncio.to_thread(shutil.rmtree, parent, ignore_errors=True))
 
 
-async def _ended(words: list[str], stdin: Path, folder: Path, env: Mapping[str, str]) -> tuple[int, str, str]:
+def _read_answer(file: Path) -> str:
+    """The text of a regular file: whatever else has its name might be waited for without end. Raises AgentError."""
+    try:
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise OSError("not a regular file")
+            return opened.read(_MOST_OUTPUT).decode(errors="replace").strip()
+    except OSError as error:
+        raise AgentError(f"answer: file: the program wrote none to TOOLRL_ANSWER: {error}") from None
+
+
+async def _ended(words: list[str], stdin: Path | bytes, folder: Path, env: Mapping[str, str]) -> tuple[int, str, str]:
     """Run a command to its end: exit status, and the last of stdout and stderr. Nothing of it is left, on any path."""
-    with stdin.open("rb") as given:
+    with stdin.open("rb") if isinstance(stdin, Path) else contextlib.nullcontext(subprocess.PIPE) as given:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), *words),
             stdin=given,
@@ -113,6 +144,10 @@ async def _ended(words: list[str], stdin: Path, folder: Path, env: Mapping[str, 
         )
     assert process.stdout is not None
     assert process.stderr is not None
+    if process.stdin is not None:
+        assert isinstance(stdin, bytes)
+        process.stdin.write(stdin)
+        process.stdin.close()
     pumps = [asyncio.create_task(_tail(process.stdout)), asyncio.create_task(_tail(process.stderr))]
     try:
         status = await process.wait()

@@ -13,7 +13,7 @@ from toolrl.errors import ConfigError
 from toolrl.protocols import BuildContext, EpisodeContext, Model, Outcome
 from toolrl.types import Message, Score, Task
 from toolrl_plugin_gateway.chat_completions import write_message
-from toolrl_plugin_gateway.dialect import Json
+from toolrl_plugin_gateway.dialect import Json, RefusedError
 from toolrl_plugin_gateway.options import HarnessOptions
 from toolrl_plugin_gateway.server import Gateway
 from toolrl_plugin_gateway.session import Session
@@ -21,6 +21,10 @@ from toolrl_plugin_gateway.session import Session
 _log = logging.getLogger(__name__)
 MODEL = "agent"
 """The model's name that agents are given."""
+_UNASKED = (
+    "Does it ask another server than OPENAI_BASE_URL or ANTHROPIC_BASE_URL, or answer from a cache of earlier episodes "
+    "(DSPy: dspy.LM(..., cache=False))?"
+)
 
 
 class AgentError(Exception):
@@ -67,6 +71,8 @@ class GatewayHarness(ABC):
             outcome = await self._outcome(session)
         if session.failure is not None:
             raise session.failure
+        if outcome.stop == "no_call" and not session.counts["requests"]:
+            raise AgentError(f"the agent ended without asking the model. {_UNASKED}")
         score = outcome.score or session.score or Score(0.0)
         counts = {name: float(count) for name, count in session.counts.items()}
         return replace(outcome, score=replace(score, metrics={**counts, **score.metrics}))
@@ -78,15 +84,30 @@ class GatewayHarness(ABC):
                 limit = asyncio.timeout(self.limits.time_limit)
                 async with limit:
                     outcome = await self.run(session)
-        except Exception:
-            if limit is not None and limit.expired():
-                return Outcome(stop="timeout")
-            if session.failure is not None or session.stop is not None:
-                return Outcome(stop=session.stop or "error")  # It gave up where the model refused.
+            if session.refusal is not None:
+                raise AgentError("the agent ended after its last request was refused")
+        except Exception as error:
+            if session.failure is not None:
+                return Outcome(stop="error")
+            timed_out = limit is not None and limit.expired()
+            if session.refusal is None:
+                if timed_out:
+                    return Outcome(stop="timeout")
+                if session.stop is not None:
+                    return Outcome(stop=session.stop)  # It gave up where the model refused, or was cut.
             if self.limits.crash_reward is None:
-                raise
+                said = AgentError(f"time_limit: {self.limits.time_limit:g} s are up") if timed_out else error
+                raise _with_refusal(said, session.refusal) from error
             return Outcome(score=Score(self.limits.crash_reward), stop="aborted")
         return replace(outcome, stop=session.stop) if session.stop and outcome.stop == "no_call" else outcome
+
+
+def _with_refusal(error: Exception, refusal: RefusedError | None) -> Exception:
+    """The error, with the refusal that is likely its cause."""
+    if refusal is None:
+        return error
+    said = "" if type(error) is AgentError else f"{type(error).__name__}: "
+    return AgentError(f"{said}{error}\nits last request was refused: {refusal.status} {refusal.message}")
 
 
 def as_json(messages: tuple[Message, ...]) -> list[Json]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from toolrl.config.frame import OldNames
 
@@ -54,8 +54,17 @@ class CommandOptions(HarnessOptions):
     stdin: Literal["task", "prompt", "nothing"] = Field(
         "task", description="What stands on stdin: the task as JSON, the text of its last user message, or nothing."
     )
-    answer: Literal["stdout"] | None = Field(
-        None, description="stdout is the final answer. Without it the rewards read the model's last turn."
+    answer: Literal["stdout", "last_line", "file"] | None = Field(
+        None,
+        description="The final answer: all of stdout, its last line that isn't empty, or the file that the environment "
+        "variable TOOLRL_ANSWER names, which the program writes. Libraries may print to stdout. Without it the rewards "
+        "read the model's last turn.",
+    )
+    agent_reward: bool = Field(
+        False,
+        description="The program may report the episode's reward, once, by `POST $OPENAI_BASE_URL/reward`. The task on "
+        "stdin then has the key for it, as `reward_key`: the key of OPENAI_API_KEY, which the commands of the model "
+        "may see, sets no reward.",
     )
     folder: str | None = Field(
         None, description="A folder that is copied: each process starts in a copy of its own, else in an empty folder."
@@ -66,3 +75,9 @@ class CommandOptions(HarnessOptions):
         "Nothing else of the run's environment reaches it.",
     )
     processes: int = Field(32, ge=1, description="Processes that run at once; further episodes wait.")
+
+    @model_validator(mode="after")
+    def _has_a_place_for_the_key(self) -> Self:
+        if self.agent_reward and self.stdin != "task":
+            raise ValueError(f"agent_reward needs `stdin: task`, which has the key for it (got {self.stdin})")
+        return self

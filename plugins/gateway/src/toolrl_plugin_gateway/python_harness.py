@@ -25,13 +25,15 @@ class AgentEpisode:
     base_url: str
     """For `OpenAI(base_url=…)` and for `Anthropic(base_url=…)`."""
     api_key: str
-    """Names this episode, and is valid until it ends."""
+    """Names this episode, and is valid until it ends. It asks the model and can't set the reward."""
     model: str
     """The model's name for requests."""
     notes: dict[str, Any]
     """Becomes `Episode.notes`, for rewards and the record."""
     training: bool
     """False in evaluation."""
+    reward_key: str = ""
+    """For `POST {base_url}/reward`, once; keep it from commands that the model writes."""
 
 
 class PythonHarness(GatewayHarness):
@@ -55,6 +57,7 @@ class PythonHarness(GatewayHarness):
             model=MODEL,
             notes=session.context.notes,
             training=session.context.training,
+            reward_key=session.reward_key,
         )
         asynchronous = inspect.iscoroutinefunction(self._play)
         ended = self._play(episode) if asynchronous else await POOL.submit(self._play, episode)

@@ -4,40 +4,59 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from toolrl.types import Message
-from toolrl_plugin_gateway import dialect
+from toolrl_plugin_gateway import dialect, wishes
 from toolrl_plugin_gateway.chat_completions import error as error
-from toolrl_plugin_gateway.dialect import Answer, Event, Json, Question, RefusedError
+from toolrl_plugin_gateway.dialect import Answer, Event, Json, Known, Question, RefusedError
+from toolrl_plugin_gateway.fields import RESPONSES as FIELDS
 
 
-def read(body: Json, responses: Mapping[str, list[Message]]) -> Question:
+def read(body: Json, known: Known) -> Question:
     """See `dialect`."""
-    wanted = dialect.read_object(body.get("text") or {}, "text").get("format")
-    if wanted is not None and dialect.read_object(wanted, "text.format").get("type") != "text":
-        raise RefusedError.invalid("text.format is not supported: describe the format in the prompt")
+    ignored = FIELDS.check(body)
+    text = dialect.read_object(body.get("text") or {}, "text")
+    if dialect.read_object(body.get("reasoning") or {}, "reasoning").get("context") == "current_turn":
+        raise RefusedError.invalid("reasoning.context 'current_turn' is not supported: turns keep their thinking")
     before = body.get("previous_response_id")
-    if before is not None and (not isinstance(before, str) or before not in responses):
+    if before is not None and (not isinstance(before, str) or before not in known.responses):
         raise RefusedError.invalid(f"previous_response_id {before!r:.80} is of no response of this episode")
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else dialect.read_list(given, "input")
+    items = [_resolved(item, f"input[{index}]", known) for index, item in enumerate(items)]
     system = dialect.read_content(body.get("instructions"), "instructions")
     instructions = [Message("system", system)] if system else []
-    messages = [*instructions, *responses.get(str(before), ()), *_messages(items)]
+    messages = [*instructions, *known.responses.get(str(before), ()), *_messages(items)]
     if not messages:
         raise RefusedError.invalid("input is empty")
     tools = dialect.read_list(body.get("tools"), "tools")
+    specs = [dialect.read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    choice = wishes.read_choice(body.get("tool_choice"), specs, "tool_choice")
+    hints = {"text.format": wishes.read_format(text.get("format"), "text.format")}
     return Question(
         messages=dialect.named_tools(messages),
-        tools=[dialect.read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)],
+        tools=choice.tools,
         model=str(body.get("model")),
         max_tokens=dialect.read_limit(body, "max_output_tokens"),
         instructions=len(instructions),
+        hints=wishes.told(choice, hints, one_call=body.get("parallel_tool_calls") is False),
+        allows_calls=choice.allows_calls,
+        ignored=ignored,
     )
+
+
+def _resolved(item: Json, where: str, known: Known) -> Json:
+    """An item, also if it is named by its id alone. Raises RefusedError."""
+    if item.get("type") != "item_reference" and (item.keys() != {"id"}):
+        return item
+    name = item.get("id")
+    if not isinstance(name, str) or name not in known.items:
+        raise RefusedError.invalid(f"{where} refers to {name!r:.80}, which is no output item of this episode")
+    return known.items[name]
 
 
 def _messages(items: list[Json]) -> Iterator[Message]:
@@ -89,8 +108,10 @@ def write(body: Json, answer: Answer) -> Json:
     done = {"status": "completed"}
     output: list[Json] = []
     if answer.turn.reasoning:
+        # Some clients read the summary; others send thinking back only if it is the content.
         summary = [{"type": "summary_text", "text": answer.turn.reasoning}]
-        output.append({"type": "reasoning", "id": _id("rs"), "summary": summary})
+        thinking = [{"type": "reasoning_text", "text": answer.turn.reasoning}]
+        output.append({"type": "reasoning", "id": _id("rs"), "summary": summary, "content": thinking})
     if answer.text or not answer.calls:
         content = [{"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}]
         output.append({"type": "message", "id": _id("msg"), "role": "assistant", "content": content, **done})
@@ -159,10 +180,14 @@ def stream(body: Json, response: Json) -> Iterator[Event]:
                 yield event("response.function_call_arguments.done", **place, name=item["name"], arguments=arguments)
             case "reasoning":
                 part, at = item["summary"][0], {**place, "summary_index": 0}
-                yield event("response.output_item.added", output_index=index, item={**item, "summary": []})
+                added = {**item, "summary": [], "content": []}
+                yield event("response.output_item.added", output_index=index, item=added)
                 yield event("response.reasoning_summary_part.added", **at, part={**part, "text": ""})
                 yield event("response.reasoning_summary_text.delta", **at, delta=part["text"])
                 yield event("response.reasoning_summary_text.done", **at, text=part["text"])
                 yield event("response.reasoning_summary_part.done", **at, part=part)
+                at = {**place, "content_index": 0}
+                yield event("response.reasoning_text.delta", **at, delta=part["text"])
+                yield event("response.reasoning_text.done", **at, text=part["text"])
         yield event("response.output_item.done", output_index=index, item=item)
     yield event(f"response.{response['status']}", response=response)

@@ -27,11 +27,10 @@ from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError, DataError
 from toolrl.protocols import BuildContext, Command, Outcome, StepReport
 from toolrl.types import Episode, Task
-from toolrl_plugin_gateway.chat_completions import error
 from toolrl_plugin_gateway.dialect import Json, RefusedError, read_object
 from toolrl_plugin_gateway.harness import MODEL, AgentError, GatewayHarness, describe
 from toolrl_plugin_gateway.options import HarnessOptions
-from toolrl_plugin_gateway.server import read_body, read_key, read_reward
+from toolrl_plugin_gateway.server import read_body, read_key, read_reward, refused
 from toolrl_plugin_gateway.session import Session
 
 if TYPE_CHECKING:
@@ -131,11 +130,12 @@ class EpisodeServer(GatewayHarness):
 
         async def handle(request: web.Request) -> web.Response:
             try:
-                if not hmac.compare_digest(read_key(request).encode(), self.key.encode()):
+                given = read_key(request).encode(errors="surrogateescape")  # A header may have any bytes.
+                if not hmac.compare_digest(given, self.key.encode()):
                     raise RefusedError(401, "invalid_api_key", "the key isn't that of the run")
                 return await handler(request)
-            except RefusedError as refused:
-                return web.json_response(error(refused.status, refused.code, refused.message), status=refused.status)
+            except RefusedError as error:
+                return refused(request, error)
 
         return handle
 

@@ -1,7 +1,8 @@
 """The HTTP server in front of the rollout engine: a request names its episode by a key, and its model answers.
 
-Served are `/v1/chat/completions`, `/v1/responses`, `/v1/messages` and `/v1/models`; `POST /v1/reward` takes the agent's
-own reward of its episode. A turn is sampled whole before it is streamed.
+Served are `/v1/chat/completions`, `/v1/responses`, `/v1/messages`, the counts of their tokens, and `/v1/models`; `POST
+/v1/reward` takes the agent's own reward of its episode, with a key of its own. A turn is sampled whole before it is
+streamed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -42,6 +44,10 @@ class Gateway:
         self._asked: set[str] = set()
         self._numbers = count()
         self._sessions: dict[str, Session] = {}
+        """By the key of requests to the model."""
+        self._rewarded: dict[str, Session] = {}
+        """By the key of the reward."""
+        self._said: set[str] = set()
         self.url = ""
         """The address, once it listens."""
         self.app = web.Application(client_max_size=LARGEST_REQUEST)
@@ -53,8 +59,12 @@ class Gateway:
         add("POST", f"{_V1}chat/completions", self._answering(chat_completions))
         add("POST", f"{_V1}responses", self._answering(responses))
         add("POST", f"{_V1}messages", self._answering(anthropic_messages))
-        add("GET", f"{_V1}models", self._refusing(chat_completions, self._models))
-        add("POST", f"{_V1}reward", self._refusing(chat_completions, self._reward))
+        add("POST", f"{_V1}messages/count_tokens", self._refusing(self._counting(anthropic_messages)))
+        add("POST", f"{_V1}responses/input_tokens", self._refusing(self._counting(responses)))
+        add("GET", f"{_V1}models", self._refusing(self._models))
+        add("GET", f"{_V1}models/{{id:.+}}", self._refusing(self._model))
+        add("POST", f"{_V1}reward", self._reward)
+        add("*", "/{path:.*}", self._unknown)
         # A client that leaves cancels its handler.
         self._runner = web.AppRunner(
             self.app,
@@ -86,12 +96,12 @@ class Gateway:
     @asynccontextmanager
     async def session(self, task: Task, model: Model, context: EpisodeContext) -> AsyncIterator[Session]:
         """One episode, whose requests are answered until this is left."""
-        session = Session(str(next(self._numbers)), task, model, context, self._roles, self._asked)
-        self._sessions[session.key] = session
+        session = Session(str(next(self._numbers)), task, model, context, self._roles, self._asked, self._said)
+        self._sessions[session.key] = self._rewarded[session.reward_key] = session
         try:
             yield session
         finally:
-            del self._sessions[session.key]
+            del self._sessions[session.key], self._rewarded[session.reward_key]
             await session.close()
 
     # Requests.
@@ -107,7 +117,11 @@ class Gateway:
         """The route of a dialect's questions."""
 
         async def answer(request: web.Request, session: Session) -> web.StreamResponse:
-            body = await read_body(request)
+            try:
+                body = await read_body(request)
+            except RefusedError as error:
+                session.refuse(error)
+                raise
             digest = hashlib.blake2b(request.path.encode() + await request.read(), digest_size=16).digest()
             retried = request.headers.get("x-stainless-retry-count", "0") != "0"
             reply = session.reply(dialect, body, digest, retried=retried)
@@ -119,10 +133,10 @@ class Gateway:
                 if not reply.waiting:  # The last client left.
                     reply.task.cancel()
 
-        return self._refusing(dialect, answer)
+        return self._refusing(answer)
 
-    def _refusing(self, dialect: Dialect, handler: Any) -> Any:
-        """A route whose refusals have the dialect's form."""
+    def _refusing(self, handler: Any) -> Any:
+        """A route whose refusals have the form of the request's API."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             session = None
@@ -135,9 +149,7 @@ class Gateway:
             except RefusedError as error:
                 if session is not None:
                     session.counts["refused"] += 1
-                body = dialect.error(error.status, error.code, error.message)
-                # SDKs repeat a request after a status of 500 unless they are told not to.
-                return web.json_response(body, status=error.status, headers={"x-should-retry": "false"})
+                return refused(request, error)
             else:
                 return response
             finally:
@@ -157,15 +169,76 @@ class Gateway:
         await stream.write_eof()
         return stream
 
-    async def _models(self, request: web.Request, session: Session) -> web.Response:
-        models = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "toolrl"} for name in ("agent", *self._roles)
-        ]
-        return web.json_response({"object": "list", "data": models})
+    def _counting(self, dialect: Dialect) -> Any:
+        """The route that counts the tokens of a dialect's questions."""
 
-    async def _reward(self, request: web.Request, session: Session) -> web.Response:
-        session.score = read_reward(await read_body(request))
-        return web.json_response({"reward": session.score.value})
+        async def count(request: web.Request, session: Session) -> web.Response:
+            number = session.count(dialect, await read_body(request))
+            kind = {} if dialect is anthropic_messages else {"object": "response.input_tokens"}
+            return web.json_response({**kind, "input_tokens": number})
+
+        return count
+
+    async def _models(self, request: web.Request, session: Session) -> web.Response:
+        models = [_described(request, name) for name in ("agent", *self._roles)]
+        ends = {"has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
+        return web.json_response({"data": models, **(ends if _is_anthropic(request) else {"object": "list"})})
+
+    async def _model(self, request: web.Request, session: Session) -> web.Response:
+        """Whatever its name: each is answered."""
+        return web.json_response(_described(request, request.match_info["id"]))
+
+    async def _reward(self, request: web.Request) -> web.Response:
+        key = read_key(request)
+        session, playing = self._rewarded.get(key), self._sessions.get(key)
+        try:
+            if playing is not None:
+                playing.counts["refused"] += 1
+                text = (
+                    "this key asks the model and sets no reward: use the episode's reward_key (the option agent_reward "
+                    "of the harness `command`), or POST /episodes/<id>/end of `toolrl gateway serve`"
+                )
+                raise RefusedError(403, "not_the_reward_key", text)
+            if session is None:
+                raise RefusedError(401, "invalid_api_key", "the key is of no episode, or of one that has ended")
+            score = read_reward(await read_body(request))
+            if session.score is not None:
+                raise RefusedError(409, "reward_is_set", f"the reward is set once, and is {session.score.value}")
+            session.score = score
+        except RefusedError as error:
+            return refused(request, error)
+        return web.json_response({"reward": score.value})
+
+    async def _unknown(self, request: web.Request) -> web.Response:
+        """Any other path or method."""
+        served = "POST /v1/chat/completions, /v1/responses, /v1/messages, GET /v1/models"
+        text = f"{request.method} {request.path:.200} is not served; expected {served}"
+        refusal = RefusedError(404, "not_found", text)
+        if (session := self._sessions.get(read_key(request))) is not None:
+            session.counts["refused"] += 1
+            if request.path.endswith("/completions"):
+                session.refuse(refusal)
+            elif not session.answered:
+                session.refusal = refusal  # The agent's questions may have gone there.
+        return refused(request, refusal)
+
+
+def refused(request: web.Request, refusal: RefusedError) -> web.Response:
+    """A refusal in the form of the request's API. SDKs repeat a request after some statuses unless told not to."""
+    dialect: Dialect = anthropic_messages if _is_anthropic(request) else chat_completions
+    return web.json_response(dialect.error(refusal), status=refusal.status, headers={"x-should-retry": "false"})
+
+
+def _is_anthropic(request: web.Request) -> bool:
+    path = re.sub(r"^/(v1/)*", "", request.path)
+    return "anthropic-version" in request.headers or f"{path}/".startswith("messages/")
+
+
+def _described(request: web.Request, name: str) -> Json:
+    """A model of the list, in the form of the request's API."""
+    if _is_anthropic(request):
+        return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "toolrl"}
 
 
 def read_key(request: web.Request) -> str:
