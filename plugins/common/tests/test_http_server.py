@@ -101,13 +101,3 @@ async def test_a_body_that_does_not_arrive_is_refused(monkeypatch: pytest.Monkey
         )
         assert (await asyncio.wait_for(reader.readline(), 30)).startswith(b"HTTP/1.1 408")
         writer.close()
-
-
-async def test_a_connection_that_is_kept_open_between_requests_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.2)
-    async with serving() as server, aiohttp.ClientSession() as session:
-        for _ in range(3):
-            async with session.post(f"{server.url}/add", json=[1, 2]) as response:
-                assert await response.json() == 3
-            await asyncio.sleep(0.3)
-        assert len(server._served) == 1

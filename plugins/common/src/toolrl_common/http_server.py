@@ -26,7 +26,7 @@ Handler = Callable[[Any], Awaitable[Any]]
 """From a request to what is answered as JSON."""
 _NO_STORE = {"Cache-Control": "no-store"}
 REQUEST_SECONDS = 30.0
-"""Time limit for a client to send the headers of its first request, and the same again for a body."""
+"""Time limit for a client to send the headers of its next request, and the same again for a body."""
 
 
 class RefusalError(Exception):
@@ -75,15 +75,16 @@ class HttpServer:
         self._host, self._port = host, port
         self._service = service
         self._max_mb = max_request_mb
-        self._seen: dict[Any, float] = {}
-        """Connections without a request so far, and when each was first seen."""
-        self._served: set[Any] = set()
-        self._sweeper: asyncio.Task[None] | None = None
         app = web.Application(client_max_size=max_request_mb << 20)
         for (method, path), handler in routes.items():
             app.router.add_route(method, path, self._answering(handler))
         self._runner: Any = web.AppRunner(
-            app, handle_signals=False, access_log=None, handler_cancellation=True, shutdown_timeout=grace_seconds
+            app,
+            handle_signals=False,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=grace_seconds,
+            keepalive_timeout=REQUEST_SECONDS,
         )
 
     @property
@@ -99,7 +100,6 @@ class HttpServer:
                 await self._service.start()
             await self._runner.setup()
             await self._listen()
-            self._sweeper = asyncio.create_task(self._sweep())
         except BaseException:
             await self.__aexit__()
             raise
@@ -107,9 +107,6 @@ class HttpServer:
 
     async def __aexit__(self, *error: object) -> None:
         """Accept no more requests, let those that are under way end, then stop the service."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
         try:
             await self._runner.cleanup()
         finally:
@@ -125,18 +122,6 @@ class HttpServer:
                 hint="Choose another --port.",
             ) from error
 
-    async def _sweep(self) -> None:
-        """Close connections whose first request doesn't arrive, for which aiohttp has no time limit of its own."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            await asyncio.sleep(REQUEST_SECONDS / 6)
-            connections = set(self._runner.server.connections)
-            self._served &= connections
-            self._seen = {it: self._seen.get(it, clock()) for it in connections - self._served}
-            for connection, since in self._seen.items():
-                if clock() - since > REQUEST_SECONDS:
-                    connection.force_close()
-
     async def read(self, request: Any) -> bytes:
         """The body of a request, which says that it is JSON. Raises RefusalError."""
         if request.content_type != "application/json":
@@ -151,7 +136,6 @@ class HttpServer:
 
     def _answering(self, handler: Handler) -> Handler:
         async def answer(request: Any) -> Any:
-            self._served.add(request.protocol)
             problem = refused(request.headers.get("Host"), request.headers.get("Origin"), own=is_loopback(self._host))
             try:
                 if problem is not None:
