@@ -234,13 +234,16 @@ async def played(name: str, kind: str, script: Any, tmp_path: Path, words: str =
     harness = CommandHarness(CommandOptions(**options), make_build_context("command", run_dir=tmp_path))
     tools = ToolBox([], cut=lambda text, limit: text)
     environment = Environment("default", hermes.HermesParser(), FakeChatFormat(), tools, harness=harness, max_turns=8)
-    runner = Runner(ScriptedEngine(script), {"default": environment}, concurrency=1, max_error_rate=1.0)
+    engine = ScriptedEngine(script)
+    runner = Runner(engine, {"default": environment}, concurrency=1, max_error_rate=1.0)
     await environment.start()
     try:
         (group,) = await runner.run([TASK], 1, Limits(2000, 200_000), round_id="test")
     finally:
         await environment.stop()
     (episode,) = group.episodes
+    if kind == "well":  # Each sampled token is recorded once.
+        assert episode.sampled_tokens == sum(len(it.generation.ids) for it in engine.generated)
     row = {"name": name, "package": case.package, "version": version, "program": case.program, "kind": kind}
     row |= {"stop": episode.stop_reason, "turns": len(episode.turns), "trajectories": len(episode.trajectories)}
     note({**row, "failure": episode.failure and episode.failure.message})
