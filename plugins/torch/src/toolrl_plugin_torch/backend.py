@@ -47,7 +47,10 @@ class TorchTrainers:
         if dtype is not None:
             settings = settings.model_copy(update={"dtype": dtype})
         cpu_offload = self._config.cluster.cpu_offload
-        return load_policy(settings, source, self._device, ranks, cpu_offload=cpu_offload, hollow=hollow)
+        longest = self._config.rollout.max_episode_tokens or 2**31  # More than any model attends to.
+        return load_policy(
+            settings, source, self._device, ranks, cpu_offload=cpu_offload, hollow=hollow, longest=longest
+        )
 
     def check_memory(self, source: str, engine: Any, ranks: int) -> None:
         check_sequence_parallel(self._config, ranks)

@@ -27,6 +27,7 @@ from toolrl_plugin_torch.checkpoints.trainer_state import (
 )
 from toolrl_plugin_torch.critic import Critic
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
+from toolrl_plugin_torch.modes import train_without_noise
 from toolrl_plugin_torch.optimizer import PolicyOptimizer, learning_rate
 from toolrl_plugin_torch.options import SftConfig, TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
@@ -36,6 +37,7 @@ from toolrl_plugin_torch.reference import Reference
 from toolrl_plugin_torch.routes import Routers
 from toolrl_plugin_torch.sharding.dtensor import local
 from toolrl_plugin_torch.sharding.single_process import SingleProcess
+from toolrl_plugin_torch.start_check import check_passes
 from toolrl_plugin_torch.weights import PolicyWeights
 
 BACKEND = "inductor"
@@ -115,11 +117,12 @@ class BaseTrainer:
         self._weights = PolicyWeights(policy, 0, directory)
         self._settings = settings
         self._directory = directory
-        policy.model.train()
+        train_without_noise(policy.model)
         policy.ranks = ranks
         self.routers: Routers | None = None
         """Those of the policy, where recorded routes are replayed."""
         self._score = self._parallel.trained_scorer(policy)
+        check_passes(self._score, policy.tokenizer, policy.reach)
         where = f"{section}.share_prefix"
         cut = sequence_parallel > 1
         shares = choose(settings.share_prefix, [self._score], where, policy.tokenizer, parallel=cut)

@@ -34,6 +34,7 @@ from toolrl.types import Episode, Group, Trajectory, Turn
 from toolrl_plugin_torch.algorithm import AlgorithmConfig, CriticConfig, OverlongConfig
 from toolrl_plugin_torch.batch import MicroBatch, Sample, split
 from toolrl_plugin_torch.logprob import TokenScorer
+from toolrl_plugin_torch.modes import train_without_noise
 from toolrl_plugin_torch.objective.advantage import EPSILON
 from toolrl_plugin_torch.objective.credit import overlong_penalty
 from toolrl_plugin_torch.objective.kl_reward import KlEntry
@@ -193,7 +194,7 @@ class Critic:
         self._settings = settings
         self._pad_id = pad_id
         self._valued: list[_Valued] = []
-        self.body.train()
+        train_without_noise(self.body)
 
     def advantages(self, groups: Sequence[Group]) -> list[list[Credit]]:
         """By turn, or by its tokens, for each episode of each group; empty for those that failed. Follows

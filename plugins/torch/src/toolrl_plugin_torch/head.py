@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from toolrl_plugin_torch.modes import evaluating
+
 _AMPLITUDE = 60.0
 """What the greatest raw logit of the probe is brought to; twice the soft caps in use."""
 _PROBE_TOKENS = 6
@@ -81,13 +83,8 @@ def probe_head(model: Any) -> HeadParts | str:
         return f"its head is a {type(head).__name__}, not a plain linear layer"
     if base is inner:
         return "it has no part without the head"
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return _probe(model, base, head)
-    finally:
-        model.train(training)
+    with evaluating(model), torch.no_grad():
+        return _probe(model, base, head)
 
 
 def _probe(model: Any, base: Any, head: torch.nn.Linear) -> HeadParts | str:

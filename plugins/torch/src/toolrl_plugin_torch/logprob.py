@@ -31,6 +31,7 @@ from toolrl_plugin_torch.fused.model import FusedLayers
 from toolrl_plugin_torch.head import HeadTransform, probe_head, wide_linear
 from toolrl_plugin_torch.prefixes.tree import TokenTree
 from toolrl_plugin_torch.prefixes.tree_attention import model_inputs
+from toolrl_plugin_torch.rotary import switch_length
 from toolrl_plugin_torch.sampling_masks import LOW, Kept
 from toolrl_plugin_torch.sharding.sequence_parallel import SequenceGroup
 
@@ -72,6 +73,7 @@ class TokenScorer:
                 type(model).__name__,
                 self.fallback,
             )
+        self._switch = switch_length(model.config.get_text_config())
         self._fused: FusedLayers | None = None
         self.group: SequenceGroup | None = None
         """The ranks that compute each tree together."""
@@ -105,6 +107,13 @@ class TokenScorer:
         """
         if bool(loss_mask_BT[:, 0].any()):
             raise ValueError("the loss mask is 1 on the first token of a row, which nothing predicts")
+        if self._switch is not None and tree is None:
+            lengths_B = attention_mask_BT.sum(dim=1) if not media else media["position_ids"].amax(dim=1) + 1
+            short_B = lengths_B <= self._switch
+            if len(set(short_B.tolist())) > 1:
+                tensors = (input_ids_BT, attention_mask_BT, loss_mask_BT)
+                options = {"temperature": temperature, "entropy": entropy}
+                return self._by_side(short_B, tensors, media or {}, kept, options)
         targets_N = loss_mask_BT.reshape(-1).nonzero().squeeze(1)
         labels_N = input_ids_BT.reshape(-1).index_select(0, targets_N)
         inputs: dict[str, Any] = {"input_ids": input_ids_BT, "attention_mask": attention_mask_BT, "use_cache": False}
@@ -139,6 +148,35 @@ class TokenScorer:
             return (flat if tree is None or self.group is None else self.group.total(flat)).view_as(input_ids_BT)
 
         return TokenLogprobs(spread(logprobs_N), spread(entropy_N) if entropy else None)
+
+    def _by_side(
+        self,
+        short_B: torch.Tensor,
+        tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        media: Mapping[str, torch.Tensor],
+        kept: Kept | None,
+        options: Mapping[str, Any],
+    ) -> TokenLogprobs:
+        """Rows on either side of the length at which a rotary embedding switches its factors, each side by itself and
+        without padding beyond its longest row, which would count."""
+        owner_N = tensors[2].nonzero()[:, 0]
+        found = []
+        for rows_B in (short_B, ~short_B):
+            width = int(tensors[1][rows_B].sum(dim=1).max())
+            own = [tensor[rows_B, :width] for tensor in tensors]
+            more = {name: value[rows_B, :width] for name, value in media.items()}
+            of_rows = kept and kept.of(rows_B[owner_N].nonzero().squeeze(1))
+            found.append(self(*own, media=more, kept=of_rows, **options))
+
+        def joined(sides: list[torch.Tensor]) -> torch.Tensor:
+            whole_BT = sides[0].new_zeros(tensors[0].shape)
+            for rows_B, values in zip((short_B, ~short_B), sides, strict=True):
+                padded = torch.nn.functional.pad(values, (0, whole_BT.shape[1] - values.shape[1]))
+                whole_BT = whole_BT.index_put((rows_B.nonzero().squeeze(1),), padded)
+            return whole_BT
+
+        entropies = [it.entropy_BT for it in found if it.entropy_BT is not None]
+        return TokenLogprobs(joined([it.logprobs_BT for it in found]), joined(entropies) if entropies else None)
 
     def _own_logits(self, inputs: dict[str, Any], predictors_N: torch.Tensor) -> torch.Tensor:
         """The model's logits at places of the flattened batch [N, V], in its own precision."""

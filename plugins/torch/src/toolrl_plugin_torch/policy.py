@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from toolrl.errors import ConfigError, first_line
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl_plugin_torch.adapters.lora import LoraAdapter, MergedTensors, adapter_base, merge_from
 from toolrl_plugin_torch.checkpoints.layout import checkpoint_tensors, read_checkpoint, write_safetensors
+from toolrl_plugin_torch.config_changes import ConfigChanges
 from toolrl_plugin_torch.device import pick_dtype
 from toolrl_plugin_torch.model_path import broken_model
 from toolrl_plugin_torch.options import ModelConfig
@@ -46,6 +47,10 @@ class PolicyModel:
     """The LoRA adapter in the model, where that alone is trained."""
     compile: bool = False
     """Whether updates compile its layers."""
+    longest: int | None = None
+    """Most tokens of a sequence of the run; None if that isn't known."""
+    changes: ConfigChanges = field(default_factory=ConfigChanges)
+    """What the run changed in the model's config."""
     ranks: Ranks = ONE
     shards: Any = None
     """The sharded model (`sharding.fsdp.ShardedModel`); None in one process."""
@@ -62,6 +67,11 @@ class PolicyModel:
         """Tokens that the model can attend to."""
         config = self.model.config.get_text_config()
         return int(getattr(config, "max_position_embeddings", 0) or 2**31)
+
+    @property
+    def reach(self) -> int:
+        """Most tokens of a sequence: the run's limit, or all that the model can attend to."""
+        return min(self.longest or self.max_positions, self.max_positions)
 
     def weights(self, version: int, directory: Path | None = None) -> PolicyWeights:
         """The live weights; `directory` is where folders of them are written."""
@@ -136,7 +146,8 @@ class PolicyModel:
         tensors, failure = self.tensors(), None
 
         def write() -> None:
-            self.model.save_pretrained(folder, state_dict={})  # Config and a custom model's code, and empty weights.
+            with self.changes.undone(self.model.config):
+                self.model.save_pretrained(folder, state_dict={})  # Config, a custom model's code, and empty weights.
             write_safetensors(folder, list(self.tensors(data=False)), tensors)
             self._save_words(folder)
 
@@ -168,11 +179,13 @@ def load_policy(
     *,
     cpu_offload: bool = False,
     hollow: bool = False,
+    longest: int | None = None,
 ) -> PolicyModel:
     """Load model and tokenizer from `source`, a folder (or a hub's `owner/name`, where a hub can be
     reached). A folder with an adapter stands for its model with the adapter, which is trained on where
     `config.lora` is given, and merged in for good where it isn't. Distributed ranks shard the model; each reads its
-    own part of the weights. A `hollow` policy has none, and no adapter: for a process that needs the rest.
+    own part of the weights. A `hollow` policy has none, and no adapter: for a process that needs the rest. `longest`:
+    most tokens of a sequence of the run, by which a rotary embedding with two sets of factors gets one.
 
     Raises ConfigError with the part that failed and why, CheckpointError for an adapter that can't be read or doesn't
     fit.
@@ -191,13 +204,17 @@ def load_policy(
     data = not (hollow or ranks.distributed)
     try:
         loader, settings = model_settings(config, base or source)
+        changes = ConfigChanges.make(settings, longest)
         dtype = pick_dtype(config.dtype, device, stored_dtype(settings))
         model, processor = _load_model(config, base or source, loader, settings, words, tokenizer, dtype, data=data)
     except ConfigError:
         raise
     except Exception as error:
         raise _load_error("model", base or source, error) from error
-    policy = PolicyModel(model, tokenizer, source, device, dtype, processor, ranks=ranks, compile=config.compile)
+    policy = PolicyModel(
+        model, tokenizer, source, device, dtype, processor,
+        compile=config.compile, longest=longest, changes=changes, ranks=ranks,
+    )  # fmt: skip
     if hollow:
         return policy
     if base is not None and config.lora is None:
@@ -278,7 +295,7 @@ def model_settings(config: ModelConfig, source: str) -> tuple[Any, Any]:
             hint="Take the model's checkpoint in bfloat16 or float32; model.lora trains on that with less memory.",
         )
     loader = transformers.AutoModelForImageTextToText if _takes_images(found) else transformers.AutoModelForCausalLM
-    return loader, _without_dropout(found)
+    return loader, found
 
 
 def stored_dtype(settings: Any) -> torch.dtype | None:
@@ -314,16 +331,6 @@ def _load_processor(source: str, tokenizer: Any, options: Mapping[str, Any]) -> 
         return processor if processor is not tokenizer else None
     logger.warning("%s takes text only here, since its processor can't be loaded: %s", source, "; ".join(reasons))
     return None
-
-
-def _without_dropout(config: Any) -> Any:
-    """Dropout would make the trainer's log-probabilities differ from those that episodes were sampled with."""
-    parts = (config, config.get_text_config(), getattr(config, "vision_config", None))
-    for part in {id(part): part for part in parts if part is not None}.values():
-        for name, value in part.to_dict().items():
-            if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
-                setattr(part, name, 0.0)
-    return config
 
 
 def _load_error(what: str, source: str, error: Exception) -> ConfigError:

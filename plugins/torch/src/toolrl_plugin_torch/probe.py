@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from toolrl.errors import EngineError
+from toolrl_plugin_torch.modes import evaluating
 
 LENGTH = 128
 TEXT = (
@@ -51,15 +52,10 @@ def probe_ids(tokenizer: Any, known_ids: int, length: int = LENGTH) -> list[int]
 
 def module_logprobs(module: Any, ids: Sequence[int]) -> torch.Tensor:
     """Natural log-probabilities of every token but the first, in one forward pass without a cache."""
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            given = torch.tensor([list(ids)], device=next(module.parameters()).device)
-            logits = module(input_ids=given, use_cache=False).logits[0, :-1].float()
-            return torch.log_softmax(logits, dim=-1).gather(1, given[0, 1:, None])[:, 0].cpu()
-    finally:
-        module.train(training)
+    with evaluating(module), torch.no_grad():
+        given = torch.tensor([list(ids)], device=next(module.parameters()).device)
+        logits = module(input_ids=given, use_cache=False).logits[0, :-1].float()
+        return torch.log_softmax(logits, dim=-1).gather(1, given[0, 1:, None])[:, 0].cpu()
 
 
 def typical(differences: torch.Tensor) -> float:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -38,11 +38,14 @@ class ModelRunner:
         self.ids = min(sampled_ids or self.vocabulary, self.vocabulary)
         """Ids below this may be sampled: the tokenizer has no others."""
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        """Most tokens of a sequence; the check at start may lower it."""
         self._refuse_unknown(module, config)
         self.images = ImageSupport(module)
         self.never = [token for token in self.images.never_sampled if token < self.ids]
         """Ids that may not be sampled, among those below `ids`."""
-        self._keeps_logits = "logits_to_keep" in _arguments(module)
+        # Computing an auxiliary loss of routers, as a checkpoint's config may ask for, fails on a mask of this form.
+        given = {"logits_to_keep": 1, "output_router_logits": False}
+        self._given = {name: value for name, value in given.items() if name in _arguments(module)}
         self._window, self._mixed = _windows(config)
         self._training: list[Any] = []
         self._entered = False
@@ -92,10 +95,9 @@ class ModelRunner:
         self._direct = self.direct if self.direct is not None and self.direct.usable else None
         if self._direct is not None:
             self._direct.enter()
-        if self.module.training:
-            self._training = [module for module in self.module.modules() if module.training]
-            for module in self._training:
-                module.training = False
+        self._training = [module for module in self.module.modules() if module.training]
+        for module in self._training:
+            module.training = False
 
     def leave(self) -> None:
         """Put the module back into the mode it was in."""
@@ -107,6 +109,32 @@ class ModelRunner:
         for module in self._training:
             module.training = True
         self._training = []
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Meanwhile the module is in the mode that the engine samples in."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def small_window(self, width: int) -> Iterator[bool]:
+        """Meanwhile sliding windows have this width, in tokens. Gives False for a model without a wider one, or whose
+        masks don't follow from its config."""
+        config, before = self.module.config.get_text_config(), self._window
+        if before is None or before <= width:
+            yield False
+            return
+        ids = torch.arange(2 * width, device=self.device)[None] % self.vocabulary
+        with self.sampling(), torch.no_grad():
+            wide = self.module(input_ids=ids, use_cache=False).logits
+            self._window = config.sliding_window = width
+            try:
+                yield not torch.equal(wide, self.module(input_ids=ids, use_cache=False).logits)
+            finally:
+                self._window = config.sliding_window = before
 
     def prefill(
         self,
@@ -200,8 +228,7 @@ class ModelRunner:
         if self._parts is not None:
             base, head, transform = self._parts
             return transform.apply_(wide_linear(base(**inputs)[0][:, -1], head.weight, head.bias, torch.float32))
-        extra = {"logits_to_keep": 1} if self._keeps_logits else {}
-        logits: Tensor = self.module(**inputs, **extra).logits[:, -1]
+        logits: Tensor = self.module(**inputs, **self._given).logits[:, -1]
         return logits
 
     def _mask(self, positions_BT: Tensor, length: int) -> Tensor | dict[str, Tensor]:
@@ -230,14 +257,11 @@ class ModelRunner:
         mask: Any = torch.zeros((1, 1, 2, 2), dtype=parameter.dtype, device=self.device)
         if self._mixed:
             mask = {"full_attention": mask, "sliding_attention": mask}
-        self.enter()
-        try:
-            with torch.no_grad():
-                self.module(
-                    input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=probe, use_cache=True
-                )
-        finally:
-            self.leave()
+        with self.sampling(), torch.no_grad():
+            self.module(
+                input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=probe, use_cache=True,
+                **self._given,
+            )  # fmt: skip
         return probe.shape(type(self.module).__name__)
 
 

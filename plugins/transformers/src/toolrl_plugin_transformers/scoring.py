@@ -30,7 +30,7 @@ class Text:
         if not 0 <= min(self.ids) <= max(self.ids) < runner.vocabulary:
             return f"the text holds ids outside of the model's vocabulary of {runner.vocabulary}"
         if runner.max_positions is not None and len(self.ids) > runner.max_positions:
-            return f"{len(self.ids)} tokens exceed the model's {runner.max_positions}"
+            return f"{len(self.ids)} tokens exceed the {runner.max_positions} that this model can have here"
         return None if self.temperature > 0 else f"temperature is {self.temperature}, expected more than 0"
 
 

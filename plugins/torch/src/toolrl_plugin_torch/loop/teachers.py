@@ -167,7 +167,7 @@ def _engine(assembly: Assembly, teacher: TeacherConfig, where: str) -> Any:
     if teacher.model is not None:
         source = model_source(teacher.model, f"{where}.model")
         plain = {"lora": None, "compile": False, "gradient_checkpointing": False}
-        policy = load_policy(settings.model_copy(update=plain), source, student.device)
+        policy = load_policy(settings.model_copy(update=plain), source, student.device, longest=student.longest)
         _check_same_words(student, policy, f"{where}.model")
         more = {"weights": policy.weights(0, assembly.folder.directory), "dtype": policy.dtype}
     engine = assembly.build("engines", teacher.engine, f"{where}.engine", **more)

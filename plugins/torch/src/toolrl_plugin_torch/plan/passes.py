@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 
 from toolrl_plugin_torch.logprob import selected_logprobs
+from toolrl_plugin_torch.modes import train_without_noise
 from toolrl_plugin_torch.prefixes.tree_attention import without_adapter
 
 _META = torch.device("meta")
@@ -106,7 +107,7 @@ def _set_checkpointing(inner: Any, wanted: bool) -> None:
         enable({"use_reentrant": False})
     else:
         getattr(inner, "activation_checkpointing_disable", inner.gradient_checkpointing_disable)()
-    inner.train()
+    train_without_noise(inner)
 
 
 class _Flash(torch.autograd.Function):  # type: ignore[misc]

@@ -11,6 +11,7 @@ import torch
 from toolrl.assembly import model_source
 from toolrl.errors import ConfigError, first_line
 from toolrl_plugin_torch.adapters.lora import LoraAdapter, adapter_base
+from toolrl_plugin_torch.config_changes import ConfigChanges
 from toolrl_plugin_torch.device import pick_dtype
 from toolrl_plugin_torch.model_path import missing_on_hub
 from toolrl_plugin_torch.optimizer import PolicyOptimizer
@@ -31,6 +32,7 @@ class PolicySizes:
             raise ConfigError(problem)
         try:
             loader, settings = model_settings(config, base)
+            ConfigChanges.make(settings)
             self.dtype = pick_dtype(config.dtype, device, stored_dtype(settings))
             with torch.device("meta"):
                 self.model: Any = loader.from_config(

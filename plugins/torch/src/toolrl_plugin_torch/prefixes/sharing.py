@@ -21,6 +21,7 @@ from toolrl_plugin_torch.logprob import TokenScorer
 from toolrl_plugin_torch.prefixes.tree import trial_sequences
 from toolrl_plugin_torch.prefixes.tree_attention import CannotShareError, over_trees, without_adapter
 from toolrl_plugin_torch.probe import allowed_rounding, probe_ids, typical
+from toolrl_plugin_torch.rotary import rope_types, switch_length
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +34,6 @@ TRIED = frozenset(
 )  # fmt: skip
 """Kinds of model (`model_type`) that `auto` takes."""
 
-_ROPE_OF_A_BATCH = ("dynamic", "longrope")
-"""A tree puts long and short sequences together; padded micro-batches hold those of like length."""
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 2e-3}
 """Greatest difference of a log-probability. Right ones differ by about 1e-5 in float32, and where a model rounds to
 float32 inside by 1e-6 in float64. In 16-bit types what is allowed follows from the model (`probe.py`)."""
@@ -102,9 +101,9 @@ def reason_by_config(config: Any, *, untried: bool = False) -> str | None:
         return "its attention is biased by distance"
     if getattr(config, "is_encoder_decoder", False):
         return "it is an encoder-decoder"
-    rope = getattr(text, "rope_parameters", None) or {}
-    if rope.get("rope_type") in _ROPE_OF_A_BATCH:
-        return f"its rotary embedding ({rope['rope_type']}) depends on the longest sequence of a micro-batch"
+    if switch_length(text) is not None or "dynamic" in rope_types(text):
+        kinds = ", ".join(rope_types(text))
+        return f"its rotary embedding ({kinds}) depends on the longest sequence of a micro-batch"
     kind = text.model_type
     if kind not in TRIED and not untried:
         return f"models of the kind {kind!r} haven't been tried; share_prefix: true tries"

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from toolrl.errors import ConfigError
 from toolrl_plugin_torch.logprob import TokenLogprobs, TokenScorer
+from toolrl_plugin_torch.modes import train_without_noise
 from toolrl_plugin_torch.sharding.dtensor import local_slice, put
 from toolrl_plugin_torch.sharding.process_group import ProcessGroup
 from toolrl_plugin_torch.sharding.sequence_parallel import SequenceGroup
@@ -98,7 +99,7 @@ class ShardedModel(torch.nn.Module):  # type: ignore[misc]
         self.dtype = dtype
         """That the model is computed in."""
         self.model = copy_without_weights(model, dtype, trained=trained)
-        self.model.train(trained)
+        train_without_noise(self.model) if trained else self.model.eval()
         shard(self, dtype, ranks, cpu_offload=cpu_offload)
         self.copy_from(model)
 
@@ -128,6 +129,7 @@ class ShardedScorer(TokenScorer):
     def __init__(self, sharded: ShardedModel, group: SequenceGroup | None = None) -> None:
         self._sharded = sharded
         super().__init__(sharded.model, sharded.dtype)
+        self._switch = None  # Ranks call the model equally often; `start_check` refuses what would need more calls.
         self.group = group
 
     def run(self, work: Callable[..., T], *arguments: Any) -> T:
