@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from toolrl.errors import DataError
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.protocols import AdvantageEstimator, PolicyLoss
 from toolrl.types import Group
@@ -36,6 +37,7 @@ from toolrl_plugin_torch.objective.loss import (
 )
 from toolrl_plugin_torch.options import TrainerConfig
 from toolrl_plugin_torch.policy import PolicyModel
+from toolrl_plugin_torch.rotary import rope_types
 from toolrl_plugin_torch.routes import Routers
 
 
@@ -260,7 +262,9 @@ class SupervisedTrainer(BaseTrainer):
 
     @within_memory()
     def update(self, demonstrations: Sequence[Demonstration]) -> dict[str, float]:
-        """One step on a batch: the mean negative log-likelihood a token, and the metrics of the update."""
+        """One step on a batch: the mean negative log-likelihood a token, and the metrics of the update. Raises
+        DataError for a demonstration that is longer than the model's rotary embedding is set up for."""
+        self._check_lengths(demonstrations)
         samples = [supervised_sample(item.ids, item.loss_mask, item.media) for item in demonstrations]
         batches, _ = self._micro_batches(samples, range(len(samples)))
         normaliser = Normaliser.of((sample.trained_tokens for sample in samples), "token_mean")
@@ -277,6 +281,16 @@ class SupervisedTrainer(BaseTrainer):
         (total,) = self.ranks.sum([total], f"the loss of step {self.step + 1}")
         self._complete()
         return {"loss": total, "tokens/trained": float(normaliser.tokens), **metrics}
+
+    def _check_lengths(self, demonstrations: Sequence[Demonstration]) -> None:
+        longest, limit = max((len(item.ids) for item in demonstrations), default=0), self.policy.reach
+        kinds = {"dynamic", "longrope"} & set(rope_types(self.policy.model.config.get_text_config()))
+        if kinds and longest > limit:
+            raise DataError(
+                f"a demonstration of step {self.step + 1} has {longest} tokens; expected at most {limit}, for which "
+                f"the model's rotary embedding ({', '.join(kinds)}) is set up",
+                hint="Raise rollout.max_episode_tokens, up to the model's context, or leave out longer demonstrations.",
+            )
 
 
 def _loss_metrics(statistics: LossStatistics) -> dict[str, float]:

@@ -203,8 +203,8 @@ def _problem(batch: Batch, prompt: list[int], sampling: Sampling) -> str | None:
         return f"max_new_tokens is {sampling.max_new_tokens}, it must be at least 1"
     if positions is not None and longest > positions:
         return (
-            f"{len(prompt)} prompt tokens and {sampling.max_new_tokens} new ones exceed the {positions} that this model "
-            "can have here; lower rollout.max_episode_tokens"
+            f"{len(prompt)} prompt tokens and {sampling.max_new_tokens} new ones exceed the {positions} that this "
+            "model can have here; lower rollout.max_episode_tokens"
         )
     if longest > batch.cache_tokens:
         return f"{longest} tokens don't fit the cache of {batch.cache_tokens}; raise the engine's option cache_tokens"
