@@ -162,7 +162,7 @@ def test_the_policy_and_its_schedule_wait_until_the_critic_is_warm(setting: Sett
     later = [trainer.update([group]) for _ in range(5)]
     assert [metrics["updates"] for metrics in later] == [1.0] * 5
     rates = [metrics.get("learning_rate") for metrics in warm + later]
-    assert rates == [None, None, *(pytest.approx(rate) for rate in (0.2, 0.4, 0.4, 0.2, 0.0))]
+    assert rates == [None, None, *(pytest.approx(rate) for rate in (0.2, 0.4, 0.4, 0.8 / 3, 0.4 / 3))]
 
 
 def test_a_checkpoint_goes_on_exactly(setting: Setting) -> None:

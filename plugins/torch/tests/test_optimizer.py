@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from toolrl.errors import CheckpointError, RunStoppedError
 from toolrl_plugin_torch import optimizer as module
@@ -30,14 +31,31 @@ def _rates(total: int, **settings: Any) -> list[float]:
         # Below 1 it is a share of the steps.
         (5, {"warmup_steps": 0.4}, [0.05, 0.1, 0.1, 0.1, 0.1]),
         (3, {"warmup_steps": 0.01}, [0.1, 0.1, 0.1]),
-        (5, {"schedule": "linear"}, [0.1, 0.075, 0.05, 0.025, 0.0]),
-        (4, {"schedule": "linear", "warmup_steps": 1, "min_rate": 0.5}, [0.1, 0.1, 0.075, 0.05]),
-        (3, {"schedule": "cosine", "min_rate": 0.2}, [0.1, 0.06, 0.02]),
+        (5, {"schedule": "linear"}, [0.1, 0.08, 0.06, 0.04, 0.02]),
+        (3, {"schedule": "linear", "warmup_steps": 1, "min_rate": 0.5}, [0.1, 0.1, 0.075]),
+        (2, {"schedule": "cosine", "min_rate": 0.2}, [0.1, 0.06]),
+        (1, {"schedule": "cosine"}, [0.1]),
     ],
     ids=str,
 )
 def test_schedules(total: int, settings: dict[str, Any], rates: list[float]) -> None:
     assert _rates(total, **settings) == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("total", [1, 2, 7, 30])
+@pytest.mark.parametrize("warmup", [0, 1, 4])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_after_the_warmup_rates_are_those_of_transformers(schedule: str, warmup: int, total: int) -> None:
+    """The last step has a rate, so its rollout isn't wasted."""
+    make = getattr(transformers, f"get_{schedule}_schedule_with_warmup")
+    theirs = make(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), warmup, total)
+    rates = _rates(total, schedule=schedule, warmup_steps=warmup)
+    assert all(rate > 0 for rate in rates)
+    for step, rate in enumerate(rates):
+        if step >= warmup:
+            assert rate == pytest.approx(theirs.get_last_lr()[0])
+        theirs.optimizer.step()
+        theirs.step()
 
 
 def _model(dtype: str = "float32") -> Any:

@@ -43,7 +43,9 @@ def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float
     """The rate of optimizer step `step`, counted from 0, out of `total_steps`.
 
     It rises in equal parts over the warm-up's steps, the first of which has the smallest part of the full rate. After
-    that it is constant, or falls along a line or half a cosine; the last step has `min_rate` of the full rate.
+    that it is constant, or falls along a line or half a cosine from the full rate to `min_rate` of it, which it would
+    reach one step after the last: a last step at rate 0 would throw its rollout away. So do the schedules of
+    transformers (`get_linear_schedule_with_warmup`, `get_cosine_schedule_with_warmup`).
     """
     warmup = config.warmup_steps
     if isinstance(warmup, float):
@@ -52,7 +54,7 @@ def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float
         return config.learning_rate * (step + 1) / warmup
     if config.schedule == "constant":
         return config.learning_rate
-    falling = max(total_steps - 1 - warmup, 1)
+    falling = max(total_steps - warmup, 1)
     progress = min((step - warmup) / falling, 1.0)
     share = 1.0 - progress if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
     return config.learning_rate * (config.min_rate + (1.0 - config.min_rate) * share)

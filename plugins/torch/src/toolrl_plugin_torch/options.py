@@ -85,7 +85,9 @@ class OptimizerConfig(Frame):
     warmup_steps: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = Field(
         0, description="Steps over which the rate rises from 0; below 1, a share of all steps."
     )
-    min_rate: float = Field(0.0, ge=0, le=1, description="The share of the rate that a schedule ends on.")
+    min_rate: float = Field(
+        0.0, ge=0, le=1, description="The share of the rate that a schedule falls to, one step after the last."
+    )
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this norm.")
 
     @model_validator(mode="after")
