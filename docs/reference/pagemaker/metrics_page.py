@@ -42,7 +42,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "loss": "The loss of the step: `loss/total`, or in `sft` the mean negative log-likelihood of a token.",
         "loss/total": "Policy, KL and entropy terms together, summed over the step's updates.",
         "loss/policy": "The policy-gradient term.",
-        "ratio/mean": "Mean of policy over old policy; 1 where a step has one update.",
+        "ratio/mean": "Mean over tokens of policy over old policy, as the loss takes it: of each token, or with "
+        "`algorithm.ratio: sequence` (gspo) of its whole sequence. 1 if a step has one update.",
         "ratio/max": "The greatest ratio.",
         "clip/low": "Share of tokens clipped below.",
         "clip/high": "Share clipped above.",
@@ -60,8 +61,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "distillation/kl_max": "The greatest.",
         "entropy": "Entropy of the policy that sampled, in nats: the mean of −log p over all sampled tokens, whose "
         "expectation it is. With `rollout.top_p`, `top_k` or `min_p` it comes out less.",
-        "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities, "
-        "before the step's first update.",
+        "logprob_mismatch/mean": "Mean distance of the engine's and the trainer's log-probabilities before the step's "
+        "first update, over tokens that were sampled with these weights; left out if none was.",
         "logprob_mismatch/max": "The greatest distance.",
         "grad_norm": "Norm of the gradient before clipping.",
         "learning_rate": "Of the step's last update.",
@@ -75,6 +76,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "tasks/active": "The other tasks: those between, and those that were never sampled.",
         "groups/waiting": "Groups that are finished and wait for a step; only with `rollout.max_staleness`.",
         "groups/replayed": "Groups that were trained on before; only with `rollout.replay`.",
+        "staleness/distance": "Mean distance of the sampled log-probabilities and the trainer's over tokens that older "
+        "weights sampled: the policy has changed since. Only with `rollout.max_staleness`.",
         "staleness/mean": "Mean age of the trained tokens in versions of the weights.",
         "staleness/max": "The greatest age.",
         "overlong/penalty": "Mean penalty for length, 0 or less; only with `algorithm.overlong`.",

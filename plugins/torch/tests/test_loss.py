@@ -89,6 +89,20 @@ def test_a_whole_loss_by_hand(correction: bool, kl: float, gradient: float) -> N
     assert metrics["loss/total"] == pytest.approx(loss)
 
 
+@pytest.mark.parametrize(("ratio", "mean", "greatest"), [("token", (4 + 1 + 0.25) / 3, 4.0), ("sequence", 1.0, 1.0)])
+def test_the_ratio_that_is_measured_is_the_one_that_is_clipped(ratio: Any, mean: float, greatest: float) -> None:
+    """Tokens with ratios 4, 1 and 1/4: their geometric mean, the sequence's ratio, is 1, so nothing is clipped."""
+    far = math.log(4.0)
+    _, _, metrics = evaluated(
+        [-1.0, -1.0, -1.0], [1.0, 1.0, 1.0], [True, True, True], AlgorithmConfig(ratio=ratio),
+        old_logprobs=[-1.0 - far, -1.0, -1.0 + far],
+    )  # fmt: skip
+    assert metrics["ratio/mean"] == pytest.approx(mean)
+    assert metrics["ratio/max"] == pytest.approx(greatest)
+    assert metrics["clip/high"] == pytest.approx(1 / 3 if ratio == "token" else 0.0)
+    assert metrics["approx_kl"] == pytest.approx((3 - far + -0.75 + far) / 3), "of the tokens, whatever is clipped"
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -140,6 +140,30 @@ def test_what_is_measured_does_not_depend_on_what_else_the_loss_holds(
     assert {"entropy", "importance/rejected", "clip/low", "logprob_mismatch/mean", "ratio/max"} <= found[0].keys()
 
 
+def test_the_mismatch_is_of_tokens_that_the_trained_weights_sampled(setting: Setting) -> None:
+    """Of older tokens the distance holds the policy's changes as well: it has a name of its own."""
+    trainer = setting.trainer(setting.policy(), learning_rate=0.1)
+    group = setting.group([1.0, 0.0])
+    first = trainer.update([group])
+    assert first["logprob_mismatch/max"] > 0
+    assert "staleness/distance" not in first
+    stale = trainer.update([group])
+    assert not {name for name in stale if name.startswith("logprob_mismatch/")}
+    assert stale["staleness/distance"] > 0
+    fresh = replace(group, episodes=tuple(_sampled_now(it, 2) for it in group.episodes))
+    both = trainer.update([group, fresh])
+    assert {"logprob_mismatch/mean", "logprob_mismatch/max", "staleness/distance"} <= both.keys()
+
+
+def _sampled_now(episode: Any, version: int) -> Any:
+    """The episode, its second turn sampled by this version."""
+    whole = episode.main
+    later = whole.turns[1].segments[0].tokens[0]
+    sampled = enumerate(zip(whole.loss_mask, whole.weight_versions, strict=True))
+    versions = [version if bit and place >= later else old for place, (bit, old) in sampled]
+    return replace(episode, trajectories=(replace(whole, weight_versions=tuple(versions)),))
+
+
 def test_bfloat16_trains_on_float32_masters(setting: Setting) -> None:
     policy = setting.policy("bfloat16")
     trainer = setting.trainer(policy, {"preset": "grpo", "kl_coef": 0.01}, learning_rate=1e-4, updates_per_step=2)

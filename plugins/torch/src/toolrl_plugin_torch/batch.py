@@ -53,6 +53,8 @@ class Sample:
     """The ids that the trained tokens were drawn from; None for all."""
     teacher_logprobs: Sequence[float] | None = None
     """Of each token under a teacher; None where none scored the sequence."""
+    versions: Sequence[int] = ()
+    """Versions of the weights that sampled the trained tokens; empty if unknown."""
 
     @property
     def trained_tokens(self) -> int:
@@ -87,6 +89,8 @@ class MicroBatch:
     """The ids that the trained tokens were drawn from, row by row; None for all."""
     teacher_logprobs_BT: torch.Tensor | None = None
     """float32, the teachers' log-probabilities on trained tokens, NaN in rows that none scored; None without any."""
+    versions_BT: torch.Tensor | None = None
+    """int32, versions of the weights that sampled trained tokens; None if a row's are unknown."""
 
     @property
     def positions(self) -> int:
@@ -115,7 +119,7 @@ def episode_samples(episode: Episode, advantage: Credit, routers: Routers | None
     for it in trained:
         sample = Sample(
             it.ids, it.loss_mask, it.logprobs, token_advantages(it, advantage), it.media,
-            episode_tokens=tokens, teacher_logprobs=it.teacher_logprobs,
+            episode_tokens=tokens, teacher_logprobs=it.teacher_logprobs, versions=it.weight_versions,
         )  # fmt: skip
         if it.sampling_masks:
             sampled = [token for token, bit in zip(it.ids, it.loss_mask, strict=True) if bit]
@@ -202,6 +206,7 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
     teacher_logprobs_BT = None
     if any(it.teacher_logprobs is not None for it in chosen):
         teacher_logprobs_BT = torch.full(shape, torch.nan, dtype=torch.float32)
+    versions_BT = torch.full(shape, -1, dtype=torch.int32) if all(it.versions for it in chosen) else None
     tokens = [it.trained_tokens if it.episode_tokens is None else it.episode_tokens for it in chosen]
     for row, index in enumerate(rows):
         sample, length = samples[index], lengths[index]
@@ -212,6 +217,8 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
         advantages_BT[row, :length] = torch.tensor(sample.advantages[:length], dtype=torch.float32)
         if teacher_logprobs_BT is not None and sample.teacher_logprobs is not None:
             teacher_logprobs_BT[row, :length] = torch.tensor(sample.teacher_logprobs[:length], dtype=torch.float32)
+        if versions_BT is not None:
+            versions_BT[row, :length] = torch.tensor(sample.versions[:length], dtype=torch.int32)
     media = _media([(row, samples[index].media, lengths[index]) for row, index in enumerate(rows)], shape)
     predictor_BT = torch.arange(input_ids_BT.numel()).view(shape) - 1
     routes = _routes([samples[index] for index in rows], predictor_BT, input_ids_BT.numel())
@@ -219,7 +226,7 @@ def _pad(samples: Sequence[Sample], rows: Sequence[int], lengths: Sequence[int],
         input_ids_BT, attention_mask_BT, loss_mask_BT, rollout_logprobs_BT, advantages_BT,
         torch.tensor(tokens, dtype=torch.float32), tuple(rows), media,
         routes_NLK=routes, kept=Kept.joined([it.kept for it in chosen], [it.trained_tokens for it in chosen]),
-        teacher_logprobs_BT=teacher_logprobs_BT,
+        teacher_logprobs_BT=teacher_logprobs_BT, versions_BT=versions_BT,
     )  # fmt: skip
 
 

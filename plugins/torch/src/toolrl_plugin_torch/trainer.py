@@ -244,7 +244,8 @@ class PolicyTrainer(BaseTrainer):
         measured.add(statistics)
         if compare:
             trained_BT = trained_tokens(batch.loss_mask_BT, batch.advantages_BT)
-            measured.add(mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, trained_BT))
+            ages_BT = None if batch.versions_BT is None else self.step - batch.versions_BT
+            measured.add(mismatch_statistics(scored.logprobs_BT, batch.rollout_logprobs_BT, trained_BT, ages_BT))
         return loss
 
     def _logprobs(self, score: TokenScorer, batch: MicroBatch) -> torch.Tensor:

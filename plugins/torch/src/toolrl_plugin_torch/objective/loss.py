@@ -238,12 +238,16 @@ def _surrogate(
     logprobs_BT, advantages_BT, mask_BT = terms.logprobs_BT, terms.advantages_BT, terms.mask_BT
     token_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, "token")
     distance_BT = token_BT.detach()
-    now_BT = ratio_of(distance_BT)
+    ratio_BT = token_BT
+    if custom is None and algorithm.ratio != "token":
+        ratio_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, algorithm.ratio)
+        ratio_BT = own_gradients(ratio_BT, logprobs_BT)
+    now_BT = ratio_of(ratio_BT.detach())
     statistics = LossStatistics(
         means={
             "ratio/mean": _mean(now_BT, trained_BT),
             # k3 again, here of KL(old policy ‖ policy): how far the updates of this step went.
-            "approx_kl": _mean(now_BT - 1.0 - distance_BT, trained_BT),
+            "approx_kl": _mean(ratio_of(distance_BT) - 1.0 - distance_BT, trained_BT),
         },
         maxima={"ratio/max": _greatest(now_BT, trained_BT)},
     )
@@ -256,10 +260,6 @@ def _surrogate(
             low_BT, high_BT = custom.clipped_tokens(terms)
             statistics.means |= {"clip/low": _mean(low_BT, trained_BT), "clip/high": _mean(high_BT, trained_BT)}
         return losses_BT, statistics
-    ratio_BT = token_BT
-    if algorithm.ratio != "token":
-        ratio_BT = log_ratio(logprobs_BT, terms.old_logprobs_BT, mask_BT, algorithm.ratio)
-        ratio_BT = own_gradients(ratio_BT, logprobs_BT)
     low_BT, high_BT = clipped_tokens(ratio_BT.detach(), advantages_BT, algorithm)
     statistics.means["clip/low"] = _mean(low_BT, trained_BT)
     statistics.means["clip/high"] = _mean(high_BT, trained_BT)
@@ -290,14 +290,24 @@ def _off_policy(
 
 
 def mismatch_statistics(
-    logprobs_BT: torch.Tensor, rollout_logprobs_BT: torch.Tensor, trained_BT: torch.Tensor
+    logprobs_BT: torch.Tensor,
+    rollout_logprobs_BT: torch.Tensor,
+    trained_BT: torch.Tensor,
+    ages_BT: torch.Tensor | None = None,
 ) -> LossStatistics:
-    """How far the trainer's log-probabilities are from the engine's on trained tokens, as `logprob_mismatch/mean` and
-    `/max`. Means something where the trainer holds the weights that sampled: before the first update of a step."""
+    """How far the trainer's log-probabilities are from the engine's, as `logprob_mismatch/mean` and `/max` over the
+    trained tokens that the trainer's weights sampled, and as `staleness/distance` over those that older ones did, which
+    holds the policy's changes as well. To be called before the first update of a step. `ages_BT`: how many versions
+    older than the trainer's the weights were that sampled a token; None for 0."""
     distance_BT = (logprobs_BT.detach() - rollout_logprobs_BT).abs()
+    stale_BT = torch.zeros_like(trained_BT) if ages_BT is None else trained_BT & (ages_BT > 0)
+    fresh_BT = trained_BT & ~stale_BT
     return LossStatistics(
-        means={"logprob_mismatch/mean": _mean(distance_BT, trained_BT)},
-        maxima={"logprob_mismatch/max": _greatest(distance_BT, trained_BT)},
+        means={
+            "logprob_mismatch/mean": _mean(distance_BT, fresh_BT),
+            "staleness/distance": _mean(distance_BT, stale_BT),
+        },
+        maxima={"logprob_mismatch/max": _greatest(distance_BT, fresh_BT)},
     )
 
 
