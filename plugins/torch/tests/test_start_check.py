@@ -222,6 +222,9 @@ def test_a_run_takes_one_set_of_factors_and_checkpoints_keep_both(
     assert taken["short_factor"] == taken["long_factor"] == rope("longrope")[f"{side}_factor"]
     assert ("max_model_len" in caplog.text) == (side == "long"), "aloud where short sequences change"
     assert reason_by_config(policy.model.config, untried=True) is None, "sequences may share their beginnings"
+    policy.weights(0).save_config(tmp_path / "engine")
+    engine = json.loads((tmp_path / "engine" / "config.json").read_text())["rope_parameters"]
+    assert engine["short_factor"] == engine["long_factor"] == taken["short_factor"], "whatever vLLM's max_model_len is"
     policy.save_whole(tmp_path / "saved")
     before, after = (json.loads((tmp_path / it / "config.json").read_text()) for it in ("model", "saved"))
     assert before["rope_parameters"] == after["rope_parameters"]

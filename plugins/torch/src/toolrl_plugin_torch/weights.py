@@ -76,6 +76,7 @@ class PolicyWeights:
 
     def save_config(self, folder: Path) -> None:
         """See WeightSource."""
+        # The run's config, and not that of checkpoints: an engine must take the same factors of rotary embeddings.
         model = self._policy.model  # Its own `save_pretrained` writes nothing on ranks but the first.
         model.config.architectures = [type(model).__name__]
         for part in (model.config, model.generation_config, self._policy.tokenizer, self._policy.processor):
