@@ -76,7 +76,7 @@ def _one_set(text: Any, longest: int) -> dict[str, Any] | None:
 def _parts(config: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """A config and those inside of it, with their paths."""
     yield path, config
-    for name in config.sub_configs:
+    for name in {**config.sub_configs, "text_config": None, "vision_config": None}:  # A remote class may list none.
         part = getattr(config, name, None)
         if hasattr(part, "to_dict"):
             yield from _parts(part, f"{path}.{name}" if path else name)

@@ -107,7 +107,8 @@ class TokenScorer:
         """
         if bool(loss_mask_BT[:, 0].any()):
             raise ValueError("the loss mask is 1 on the first token of a row, which nothing predicts")
-        if self._switch is not None and tree is None:
+        # Arguments for images have no row for each sequence.
+        if self._switch is not None and tree is None and set(media or ()) <= {"position_ids"}:
             lengths_B = attention_mask_BT.sum(dim=1) if not media else media["position_ids"].amax(dim=1) + 1
             short_B = lengths_B <= self._switch
             if len(set(short_B.tolist())) > 1:
