@@ -135,6 +135,24 @@ def test_a_window_wider_than_the_checks_rows_is_tried(
         verify(ModelRunner(module))
 
 
+def test_a_window_that_the_engine_does_not_know_limits_sequences(
+    build: Any, generate: Any, plain_logprobs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """GPT-Neo's local layers have a mask of their own; real ones see 256 tokens, more than the check's rows have."""
+    config = transformers.GPTNeoConfig(
+        vocab_size=300, hidden_size=32, num_layers=2, num_heads=4, attention_types=[[["global", "local"], 1]],
+        window_size=LIMIT, max_position_embeddings=256, intermediate_size=48, initializer_range=0.3,
+    )  # fmt: skip
+    module = build(config)
+    prompts = [list(range(3, 3 + length)) for length in (LIMIT - 10, 5, 20)]
+    found = generate(module, *((prompt, Sampling(10, seed=1)) for prompt in prompts))
+    for prompt, got in zip(prompts, found, strict=True):
+        assert got.logprobs == pytest.approx(plain_logprobs(module, prompt, got.ids), abs=TIGHT)
+    assert "window_size" in caplog.text
+    with pytest.raises(EngineError, match=f"exceed the {LIMIT}"):
+        generate(module, (prompts[0], Sampling(11, seed=1)))
+
+
 MOE = ("MixtralConfig", "Qwen2MoeConfig", "Qwen3MoeConfig", "OlmoeConfig", "PhimoeConfig", "GraniteMoeConfig")
 
 

@@ -34,7 +34,7 @@ from toolrl_plugin_torch.sampling_masks import Kept, decode
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sequence to train on. All fields have the same length."""
+    """One sequence to train on. All fields with a value for each token have the same length."""
 
     ids: Sequence[int]
     loss_mask: Sequence[int]
@@ -54,7 +54,7 @@ class Sample:
     teacher_logprobs: Sequence[float] | None = None
     """Of each token under a teacher; None where none scored the sequence."""
     versions: Sequence[int] = ()
-    """Versions of the weights that sampled the trained tokens; empty if unknown."""
+    """Versions of the weights that sampled the trained tokens, −1 on others; empty if unknown."""
 
     @property
     def trained_tokens(self) -> int:
@@ -119,7 +119,9 @@ def episode_samples(episode: Episode, advantage: Credit, routers: Routers | None
     for it in trained:
         sample = Sample(
             it.ids, it.loss_mask, it.logprobs, token_advantages(it, advantage), it.media,
-            episode_tokens=tokens, teacher_logprobs=it.teacher_logprobs, versions=it.weight_versions,
+            episode_tokens=tokens, teacher_logprobs=it.teacher_logprobs,
+            # An episode that a caller made may have none.
+            versions=it.weight_versions if len(it.weight_versions) == len(it.ids) else (),
         )  # fmt: skip
         if it.sampling_masks:
             sampled = [token for token, bit in zip(it.ids, it.loss_mask, strict=True) if bit]

@@ -9,6 +9,7 @@ in the last column, whatever its length.
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,9 @@ from toolrl_plugin_transformers.cache import CacheShape, SlotCache, StepCache
 from toolrl_plugin_transformers.direct import Direct
 from toolrl_plugin_transformers.images import ImageSupport, Pictures, arguments, plain
 
+logger = logging.getLogger(__name__)
+_OTHER_WINDOWS = ("window_size", "attention_window_size", "sliding_window_size", "attention_chunk_size")
+"""Fields of configs, in tokens. `sliding_window` is in the masks."""
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
@@ -39,6 +43,7 @@ class ModelRunner:
         """Ids below this may be sampled: the tokenizer has no others."""
         self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
         """Most tokens of a sequence; the check at start may lower it."""
+        self._stay_in_window(module, config)
         self._refuse_unknown(module, config)
         self.images = ImageSupport(module)
         self.never = [token for token in self.images.never_sampled if token < self.ids]
@@ -61,6 +66,21 @@ class ModelRunner:
         parts = probe_head(module) if self.shape.dtype.itemsize == 2 else None
         self._parts = None if isinstance(parts, str) else parts
         """Hidden states and head, which gives logits in float32 where the model computes in 16 bits."""
+
+    def _stay_in_window(self, module: Any, config: Any) -> None:
+        """Lower `max_positions` to a window of attention that the masks here don't have. GPT-Neo's local layers have a
+        mask of their own, which takes all rows of a pass to end at one position."""
+        windows = {name: getattr(config, name, None) for name in _OTHER_WINDOWS}
+        name, width = min(
+            ((name, width) for name, width in windows.items() if width), key=lambda it: it[1], default=("", math.inf)
+        )
+        if width < (self.max_positions or math.inf):
+            self.max_positions = int(width)
+            logger.warning(
+                "the engine takes at most %d tokens of a sequence: %s has a window of attention (%s) that the engine's "
+                "masks don't have",
+                width, type(module).__name__, name,
+            )  # fmt: skip
 
     @staticmethod
     def _refuse_unknown(module: Any, config: Any) -> None:
