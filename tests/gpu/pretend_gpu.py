@@ -52,6 +52,9 @@ class PretendGpu(TorchFunctionMode):
             self._kernels.enter_context(
                 patch.object(torch.ops.aten, f"_flash_attention_{name}", partial(self._run, kernel))
             )
+        # The numbers that this device draws are the CPU's, whose generator keeps its own state.
+        for name, function in (("get", lambda *of: torch.zeros(16, dtype=torch.uint8)), ("set", lambda *of: None)):
+            self._kernels.enter_context(patch.object(torch.cuda, f"{name}_rng_state", function))
         return self
 
     def __exit__(self, *error: Any) -> None:

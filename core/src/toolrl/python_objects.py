@@ -157,9 +157,8 @@ def _score(value: Any) -> Score:
     try:
         number = as_number(given)
     except TypeError:
-        raise TypeError(
-            f"it returned {type(value).__name__} {value!r:.80}, expected a number, a bool or a Score"
-        ) from None
+        shown = "None" if value is None else f"{type(value).__name__} {value!r:.80}"
+        raise TypeError(f"it returned {shown}, expected a number, a bool or a Score") from None
     return Score(number, metrics={"correct": number} if isinstance(given, bool) else {})
 
 
