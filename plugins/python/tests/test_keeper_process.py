@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 
 from toolrl_plugin_python import detection
 from toolrl_plugin_python.interpreter import Interpreter
+from toolrl_plugin_python.jail import namespaces
 from toolrl_plugin_python.jail.settings import JobLimits
 from toolrl_plugin_python.keeper_process import KeeperError, KeeperProcess
 from toolrl_plugin_python.options import PythonOptions
@@ -17,6 +19,20 @@ from toolrl_plugin_python.tool import settings_of
 
 SETTINGS = settings_of(PythonOptions())
 LIMITS = JobLimits(0, 0, 0, 0, 0, interpreter=True)
+
+
+@pytest.mark.parametrize("running", [1, 5, 29])
+def test_no_two_jobs_that_run_have_one_user(monkeypatch: pytest.MonkeyPatch, running: int) -> None:
+    # As in a container that maps few users, only that here they are very few.
+    monkeypatch.setattr(namespaces, "own_user", lambda founder: 30000 + founder % 30)
+    taken: set[int] = set()
+    for _ in range(running):
+        founder = namespaces.fork_founder(taken)
+        if founder == 0:
+            os._exit(0)
+        os.waitpid(founder, 0)
+        assert 30000 + founder % 30 not in taken
+        taken.add(30000 + founder % 30)
 
 
 async def cut_short(work: asyncio.Task[None], ticks: int) -> None:

@@ -65,13 +65,23 @@ def test_what_builds_the_walls_is_refused_inside(machine: str) -> None:
 
 @MACHINES
 def test_programs_are_valid(machine: str) -> None:
-    for rules in (Rules(), Rules(processes=False, signals=False, metadata=False, timers=False)):
+    for rules in (Rules(), Rules(processes=False, signals=False, metadata=False, paths=False, timers=False)):
         code = program(machine, rules)
         assert len(code) < 4096
         for place, (kind, if_true, if_false, _) in enumerate(code):
             assert 0 <= if_true <= 255
             assert 0 <= if_false <= 255
             assert place + 1 + max(if_true, if_false) < len(code) or kind == 0x06
+
+
+@MACHINES
+def test_times_and_attributes_by_a_path_are_refused_where_files_of_others_are_in_sight(machine: str) -> None:
+    numbers, rules = ALLOWED[machine], Rules(paths=False)
+    here, pointer = -100, 1 << 40
+    assert decide(machine, numbers["utimensat"], here, pointer, 0, 0, rules=rules) == errno.EPERM
+    assert decide(machine, numbers["utimensat"], 3, 0, 0, 0, rules=rules) == "allow"
+    assert decide(machine, numbers["getxattr"], pointer, pointer, rules=rules) == errno.EOPNOTSUPP
+    assert decide(machine, numbers["fgetxattr"], 3, pointer, rules=rules) == "allow"
 
 
 @MACHINES

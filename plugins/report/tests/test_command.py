@@ -110,3 +110,18 @@ def test_the_observer_writes_the_page_of_any_run_at_its_end(run: Path) -> None:
     observer = component.load()(None, BuildContext("report"))
     observer.toolrl_run_end(RunFolder.open(run), ValueError("bad"))
     assert "</html>" in (run / "report.html").read_text()
+
+
+@pytest.mark.parametrize("output", [[], ["--output", "other.html"]])
+def test_a_report_that_cannot_be_written_says_how_else_to_see_it(
+    run: Path, output: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr("toolrl_plugin_report.page.write_atomic", read_only)
+    assert main(["report", str(run), *output]) == 1
+    said = capsys.readouterr().err
+    assert "Read-only file system" in said
+    assert ("--output FILE" in said) == (not output)
+    assert (str(run / "report.html") in said) == (not output)

@@ -62,6 +62,20 @@ FORGERIES = {
     "prints a result": 'import os\nos.write(1, b\'[{"passed": true}, {"value": true}]\')\nos._exit(0)',
     "builtins": "import builtins\nbuiltins.AssertionError = type('E', (BaseException,), {})\n"
     "def add(a, b): builtins.bool = lambda x: True; return a",
+    "claims an object": "import os, sys\nos.write(3, b'')\n"
+    "class Same:\n    __class__ = int\n    __index__ = __len__ = lambda s: 3\n    __eq__ = lambda s, o: True\n"
+    "    __sub__ = __rsub__ = lambda s, o: 0\ndef add(a, b): return Same()",
+    "answers for the operations": "import json, os, sys\n"
+    "def add(a, b):\n    f = sys._getframe()\n"
+    "    while 'request' not in f.f_locals: f = f.f_back\n"
+    "    said = [{'value': 7, 'after': [None, 3], 'passed': True, 'operations': []}\n"
+    "            for _ in f.f_locals['request']['operations']]\n"
+    "    for fd in (1, 3, 4):\n        try: os.write(fd, json.dumps(said).encode())\n        except OSError: pass\n"
+    "    os._exit(0)",
+    "too deep to read": "def add(a, b):\n    x = []\n    for _ in range(900): x = [x]\n    return x",
+    "too large to compute with": "def add(a, b): return 1 << 3000000",
+    "raises the test's own error": "def add(a, b): raise AssertionError",
+    "raises to the end": "class Stop(BaseException): pass\ndef add(a, b): raise Stop",
     "frames": "import sys\ndef add(a, b):\n    f = sys._getframe()\n    while f:\n"
     "        f.f_globals['__debug__'] = False; f = f.f_back\n    return None",
 }
@@ -115,6 +129,29 @@ HONEST = {
     "counter": ("def f(): return ['a', 'b', 'a']", ("assert Counter(f()) == Counter({'a': 2, 'b': 1})",)),
     "sets of texts": ("def f(xs): return xs | {'z'}", ("assert f({'a', 'b', 'c', 'd'}) == {'a', 'b', 'c', 'd', 'z'}",)),
     "not a number": ("def f(x): return x != x", ("assert f(float('nan'))",)),
+    "leetcode": (
+        "class Solution:\n    def pushes(self, word, times=1): return len(word) * times",
+        ("my_solution = Solution()\ntest_input = {'word': 'abc', 'times': 2}\n"
+         "assert my_solution.pushes(**test_input) == 6",),
+    ),
+    "objects as arguments": (
+        "class Pair:\n    def __init__(self, a, b): self.a, self.b = a, b\n"
+        "def total(pairs): return sum(p.a + p.b for p in pairs)\n"
+        "def by_name(pairs): return {name: p.a for name, p in pairs.items()}",
+        ("assert total([Pair(1, 2), Pair(3, 4)]) == 10", "assert total((Pair(1, 2),)) == 3",
+         "assert by_name({'x': Pair(1, 2)}) == {'x': 1}",
+         "root = Pair(Pair(1, 2), None)\nroot.b = Pair(3, 4)\nassert total([root.a, root.b]) == 10"),
+    ),
+    "long round trips": (
+        "def encode(s): return s[::-1]\ndef decode(s): return s[::-1]",
+        ("from random import randint\nfor _ in range(100):\n    s = 'ab' * randint(1, 9)\n"
+         "    t = encode(s)\n    assert decode(t) == s",),
+    ),
+    "long numbers": (
+        "def f(x): return x / 3\ndef spread(x): return [x, x, -x]",
+        ("import math\nfor x in range(40):\n    assert math.fabs(f(x) - x / 3) < 1e-6 and round(f(x), 2) <= x\n"
+         "    assert sorted(spread(x)) == [-x, x, x]\n    assert len(set(spread(x))) == (2 if x else 1)",),
+    ),
     "huge": ("def f(n): return 2 ** n", ("assert f(5000) == 2 ** 5000",)),
 }  # fmt: skip
 
@@ -133,6 +170,19 @@ def test_each_status() -> None:
     assert {name for name, share in metrics.items() if share == 0.25} == {
         "pass_rate", "wrong", "runtime_error", "timeout",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", ["import no_such_module\nassert f(1) == 1", "import os\nf(1)\nos._exit(0)"])
+def test_statements_that_fail_by_themselves_are_named(statement: str) -> None:
+    with pytest.raises(DataError, match=r"assert_case\[0\]: .*(no_such_module|no verdict)"):
+        score("def f(x): return 1", statement)
+
+
+def test_an_assert_that_fails_fails_whatever_comes_after_it() -> None:
+    # Asserts whose results aren't known yet are gone past, to ask for all results at once.
+    statement = "for x in range(30):\n    assert sorted(f(x)) == [x]"
+    metrics = score("def f(x): return [x + (x == 29)]", statement, "assert sorted(f(29)) == [30]").metrics
+    assert metrics["wrong"] == metrics["pass_rate"] == 0.5
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,34 @@ attacks(MEMORY, "seccomp: close_range", long=True)(
             print("@WON@")
     """
 )
+attacks(MEMORY, _GROUP + "the pages of FIFOs, whatever their names", long=True)(
+    fill_fifos=_in_children(
+        16,
+        """
+        handles, block = [], bytearray(3 << 20)
+        for number in range(180):
+            name = f"fifo-{os.getpid()}-{number}"
+            os.mkfifo(name)
+            handles.append(os.open(name, os.O_RDWR | os.O_NONBLOCK))
+            os.unlink(name)
+            try:
+                for _ in range(16):
+                    os.write(handles[-1], bytes(4096))
+            except BlockingIOError:  # An ordinary user's get less when there are many.
+                pass
+        """,
+    )
+)
+attacks(MEMORY, "the keeper: locks of every descriptor", long=True)(
+    lock_ranges_of_pipes="""
+        import fcntl, os, time
+        _, pipe = os.pipe()
+        for number in range(8_000):
+            fcntl.lockf(pipe, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2 * number)
+        time.sleep(1)
+        print("@WON@")
+    """
+)
 attacks(MEMORY, _GROUP + "memory of all processes, of which the job's first adopts orphans", long=True)(
     fill_memory_by_grandchildren=_in_children(4, "block = bytearray(60 << 20)", leave=True)
 )

@@ -59,6 +59,14 @@ attacks(READING, _ABSENT)(
     """,
 )
 attacks(READING, _ABSENT + "; another user")(read_a_private_file="print(open('@WORLD@/private').read())")
+attacks(READING, "mount namespace: the path isn't there; seccomp: getxattr, listxattr")(
+    read_an_attribute="import os; print(os.getxattr('@WORLD@/for_all', 'user.secret'))",
+    list_attributes="""
+        import os
+        if "user.secret" in os.listxattr("@WORLD@/for_all"):
+            print("@WON@")
+    """,
+)
 attacks(READING, "mount namespace: a passwd file of its own")(
     read_the_users="""
         if "root:" in open("/etc/passwd").read():
@@ -79,6 +87,14 @@ attacks(WRITING, _ABSENT)(
 attacks(WRITING, _ABSENT + "; with Landlock alone seccomp or another user")(
     change_a_mode="import os; os.chmod('@WORLD@/canary', 0o777)",
     change_a_time="import os; os.utime('@WORLD@/canary', (1, 1))",
+)
+attacks(WRITING, "mount namespace: the path isn't there; seccomp: utimensat of a path")(
+    touch_a_file="import os; os.utime('@WORLD@/for_all')",
+    touch_a_file_by_an_empty_path="""
+        import ctypes, os
+        handle = os.open("@WORLD@/for_all", os.O_PATH)
+        ctypes.CDLL(None).utimensat(handle, b"", None, 0x1000)
+    """,
 )
 attacks(WRITING, "read-only mount; Landlock")(
     write_where_reading_is_allowed="open('@WORLD@/readable/canary', 'w').write('overwritten')"

@@ -102,6 +102,10 @@ class World:
         for name in ("public", "private"):
             (self.folder / name).write_text(self.secret)
         (self.folder / "private").chmod(0o600)
+        for_all = self.folder / "for_all"
+        for_all.write_text("")
+        for_all.chmod(0o666)
+        os.setxattr(for_all, "user.secret", self.secret.encode())
         (self.folder / "readable").mkdir()
         for name in ("canary", "readable/canary"):
             (self.folder / name).write_text("canary\n")

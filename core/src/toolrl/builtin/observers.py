@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from toolrl.builtin.options import JsonlOptions, PlainConsoleOptions
 from toolrl.protocols import BuildContext, RunInfo, StepReport
-from toolrl.runs.files import json_line
+from toolrl.runs.files import json_line, naming
 from toolrl.runs.formatting import format_metric
 from toolrl.runs.metrics import MetricsLine, status_of
 
@@ -72,5 +72,6 @@ class JsonlObserver:
             path = Path(self._options.path).expanduser()
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab")
-        self._file.write(json_line(record))
-        self._file.flush()
+        with naming(Path(self._options.path)):
+            self._file.write(json_line(record))
+            self._file.flush()

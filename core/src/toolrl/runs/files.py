@@ -20,6 +20,17 @@ MOST_LINE = 256 * 2**20
 """A line is an episode at most; one of a million tokens takes some 40 MiB. Compressed, a file of any size is small."""
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the path into an OSError that has none: a write to a full disk says only that there is no space left."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None:
     """Replace a file as a whole: a reader sees the old content or the new, never a part.
 
@@ -30,12 +41,12 @@ def write_atomic(path: Path, data: bytes | str, *, durable: bool = True) -> None
         # Without O_NONBLOCK a pipe without a reader would be waited for.
         handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         os.set_blocking(handle, True)
-        with open(handle, "wb") as file:  # noqa: PTH123
+        with naming(path), open(handle, "wb") as file:  # noqa: PTH123
             file.write(data.encode("utf-8") if isinstance(data, str) else data)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with naming(path), temporary.open("wb") as file:
             file.write(data.encode("utf-8") if isinstance(data, str) else data)
             if durable:
                 file.flush()
@@ -136,6 +147,7 @@ class AppendedFile:
 
     def __init__(self, path: Path, *, anew: bool = False) -> None:
         """`anew` empties the file first. Raises OSError."""
+        self._path = path
         self._file = path.open("wb" if anew else "ab", buffering=0)
         self._end = self._file.seek(0, os.SEEK_END)
 
@@ -143,8 +155,9 @@ class AppendedFile:
         """Write a line, so that it outlives a kill of this process. Raises OSError."""
         left = memoryview(line)
         try:
-            while left:
-                left = left[self._file.write(left) :]
+            with naming(self._path):
+                while left:
+                    left = left[self._file.write(left) :]
         except OSError:
             with contextlib.suppress(OSError):  # The first error says more; a torn last line is left out by readers.
                 self._file.truncate(self._end)

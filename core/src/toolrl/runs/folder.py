@@ -35,6 +35,7 @@ from toolrl.runs.episodes import EpisodeStore
 from toolrl.runs.files import (
     FolderLock,
     json_line,
+    naming,
     open_regular,
     read_config,
     read_json,
@@ -197,7 +198,8 @@ class RunFolder:
         new = {str(token): piece for token, piece in pieces.items() if token not in known}
         if new:
             self._known_tokens = None  # Where a full disk tears this line, the file is written anew before the next.
-            with (self.directory / "tokens.jsonl").open("ab") as file:
+            path = self.directory / "tokens.jsonl"
+            with naming(path), path.open("ab") as file:
                 file.write(json_line(new))
             self._known_tokens = known | set(map(int, new))
 

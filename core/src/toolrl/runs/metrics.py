@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from toolrl.errors import DataError
 from toolrl.protocols import StepReport
-from toolrl.runs.files import json_line, open_regular, plain_float, read_lines, write_atomic
+from toolrl.runs.files import json_line, naming, open_regular, plain_float, read_lines, write_atomic
 
 RESERVED = ("step", "kind", "time", "episodes")
 
@@ -84,7 +84,7 @@ class MetricsLog:
         if new.keys() & self._keys:
             self._rewrite(old for old in self.read() if (old.step, old.kind) not in new)
         keys, self._keys = self._keys, None  # Unknown until all of it is on the disk.
-        with self.path.open("ab") as file:
+        with naming(self.path), self.path.open("ab") as file:
             file.write(b"".join(json_line(line.to_record()) for line in new.values()))
             file.flush()
             os.fsync(file.fileno())

@@ -10,21 +10,23 @@ from typing import Any
 from toolrl_plugin_audit.rows import MENTIONED
 
 _DIALECTS = (
-    (r"<tool_call>(?P<a>.*?)</tool_call>", r"<tool_response>"),
-    (r"<search>(?P<b>.*?)</search>", r"<information>"),
-    (r"<code>(?P<c>.*?)</code>", r"<interpreter>"),
-    (r"<python>(?P<d>.*?)</python>", r"<output>"),
-    (r"```python\n(?P<e>.*?)```", r"```output"),
+    ("<tool_call>", "</tool_call>", "<tool_response>"),
+    ("<search>", "</search>", "<information>"),
+    ("<code>", "</code>", "<interpreter>"),
+    ("<python>", "</python>", "<output>"),
+    ("```python\n", "```", "```output"),
 )
-_CALL_OR_ANSWER = re.compile(
-    "|".join(f"(?:{call})|(?P<answer{number}>{answer})" for number, (call, answer) in enumerate(_DIALECTS)), re.DOTALL
+"""The beginning and the end of a call, and the beginning of its answer."""
+_TOOL_CALL, _SEARCH = 0, 1
+_MARKS = re.compile(
+    "|".join(
+        f"(?P<call{number}>{call})|(?P<answer{number}>{answer})" for number, (call, _, answer) in enumerate(_DIALECTS)
+    )
 )
-_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 _OPENED = re.compile(r"\s*(?P<a><think>)|.*(?P<b><tool_call>)\s*\{|.*(?P<c><search>)", re.DOTALL)
-_LAST_CALL = re.compile(r"</(?:tool_call|search)>\s*(?:<\|im_end\|>|<\|endoftext\|>|</s>|assistant)?\s*\Z")
-_TOOLS = re.compile(r"<tools>(.*?)</tools>", re.DOTALL)
+_ENDS = ("<|im_end|>", "<|endoftext|>", "</s>", "assistant")
 _NAME = re.compile(r'"name"\s*:\s*"([^"]+)"')
-_FUNCTION = re.compile(r'"type"\s*:\s*"function".*?"name"\s*:\s*"([^"]+)"', re.DOTALL)
+_FUNCTION = re.compile(r'"type"\s*:\s*"function"')
 _MENTIONED = re.compile(
     r"\b(?:use|using|call|calling|access to|available|following|provided|with)\b[^.\n]{0,40}"
     r"\b(?:tools?|function[- ]call(?:s|ing)?)\b",
@@ -40,29 +42,60 @@ def calls_in_text(text: str) -> tuple[list[str], int]:
     """
     if "<" not in text and "```" not in text:
         return [], 0
-    text = _THINKING.sub("", text)
+    text = _without_thinking(text)
     calls: list[str] = []
     blocks, after_answer = 0, False
-    dialects = {number for number, (_, answer) in enumerate(_DIALECTS) if number < 2 or re.search(answer, text)}
-    for match in _CALL_OR_ANSWER.finditer(text):
-        kind = match.lastgroup or ""
-        if kind.startswith("answer"):
+    dialects = {number for number, (*_, answer) in enumerate(_DIALECTS) if number <= _SEARCH or answer in text}
+    for number, call in _calls_and_answers(text):
+        if call is None:
             blocks += not after_answer
             after_answer = True
-        elif "abcde".index(kind) in dialects and (kind != "a" or _is_call(match[kind])):
+        elif number in dialects and (number != _TOOL_CALL or _is_call(call)):
             after_answer = False
-            name = _NAME.search(match[kind])
-            calls.append(name[1] if name else "search" if kind == "b" else "")
+            name = _NAME.search(call)
+            calls.append(name[1] if name else "search" if number == _SEARCH else "")
     return calls, blocks
+
+
+# An expression such as `<think>.*?</think>` would look for the end anew from each beginning: a text of a megabyte of
+# beginnings would take hours.
+def _without_thinking(text: str) -> str:
+    kept, place = [], 0
+    while (start := text.find("<think>", place)) >= 0 and (end := text.find("</think>", start)) >= 0:
+        kept.append(text[place:start])
+        place = end + len("</think>")
+    return "".join([*kept, text[place:]])
+
+
+def _calls_and_answers(text: str) -> Iterator[tuple[int, str | None]]:
+    """The dialect of each call that is closed, with its text, and of each answer, with None."""
+    place, unclosed = 0, set()
+    while (match := _MARKS.search(text, place)) is not None:
+        place = match.end()
+        kind = match.lastgroup or ""
+        number = int(kind[-1])
+        if kind.startswith("answer"):
+            yield number, None
+        elif number not in unclosed:
+            closing = _DIALECTS[number][1]
+            end = text.find(closing, place)
+            if end < 0:
+                unclosed.add(number)
+            else:
+                yield number, text[place:end]
+                place = end + len(closing)
 
 
 def cut_off(text: str) -> str | None:
     """How a text shows that it was cut off: it ends in a call, or in thinking, a call or a query that isn't closed."""
-    text = _THINKING.sub("", text) if "<" in text else ""
+    text = _without_thinking(text) if "<" in text else ""
     match = _OPENED.match(text)
     if match is not None and f"</{match[match.lastgroup or 0][1:]}" not in text[match.end() :]:
         return f"it ends inside {match[match.lastgroup or 0]}"
-    return "it ends in a call without an answer" if _LAST_CALL.search(text) else None
+    text = text.rstrip()
+    ending = next((end for end in _ENDS if text.endswith(end)), "")
+    ends_in_call = text.removesuffix(ending).rstrip().endswith(("</tool_call>", "</search>"))
+    return "it ends in a call without an answer" if ends_in_call else None
 
 
 def transcript_cut_off(messages: Sequence[Mapping[str, Any]]) -> str | None:
@@ -81,13 +114,22 @@ def _is_call(text: str) -> bool:
 
 def tools_in_prompt(text: str) -> tuple[str, ...] | None:
     """The tools that a prompt lists, without names where it only speaks of tools; None where it doesn't."""
-    match = _TOOLS.search(text)
-    if match is None or not match[1].strip():
+    tools = text.partition("<tools>")[2]
+    listed, closing, _ = tools.partition("</tools>")
+    if not closing or not listed.strip():
         return MENTIONED if _MENTIONED.search(text) else None
-    names = _FUNCTION.findall(match[1]) or [
-        str(it["name"]) for it in map(_json, match[1].strip().splitlines()) if isinstance(it, dict) and "name" in it
+    names = list(_function_names(listed)) or [
+        str(it["name"]) for it in map(_json, listed.strip().splitlines()) if isinstance(it, dict) and "name" in it
     ]
     return tuple(dict.fromkeys(names)) or ("",)
+
+
+def _function_names(text: str) -> Iterator[str]:
+    """The first name after each `"type": "function"`."""
+    place = 0
+    while (function := _FUNCTION.search(text, place)) and (name := _NAME.search(text, function.end())):
+        yield name[1]
+        place = name.end()
 
 
 def tool_names(value: Any) -> tuple[str, ...] | None:

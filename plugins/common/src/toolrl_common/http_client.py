@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
+from toolrl import bounded_json
 from toolrl.errors import ToolError, ToolrlError, ToolsetError, TransientToolError
 from toolrl.tools import parse_retry_after
 
@@ -94,8 +95,8 @@ class JsonClient:
         if response.status != 200:
             raise self._refused(response, content)
         try:
-            return json.loads(content)
-        except (ValueError, RecursionError) as error:
+            return bounded_json.loads(content)
+        except ValueError as error:
             raise self.unreadable(error) from error
 
     def unreadable(self, error: object) -> ToolError:

@@ -4,7 +4,8 @@ The SDK parses, checks and copies a message on the event loop, however long it i
 missing over stdio and for JSON bodies, and its breach ends the connection with all calls under way. So each transport
 collects a message in a `MessageBuffer` and asks `fit_message` for what the SDK gets:
 
-- a response longer than `max_message_bytes` becomes a JSON-RPC error to its request, which says so;
+- a response longer than `max_message_bytes`, or of more values than `toolrl.bounded_json` reads, becomes a JSON-RPC
+  error to its request, which says so;
 - many text contents become one, joined as the model reads them;
 - progress and log notifications, which nothing here reads, are left out.
 """
@@ -21,6 +22,7 @@ from typing import Any
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, jsonrpc_message_adapter
 
+from toolrl.bounded_json import check_size
 from toolrl.tools.threads import POOL
 
 MOST_CONTENTS = 1000
@@ -108,7 +110,13 @@ async def fit_message(message: bytes | LongMessage, limit: int, request_id: int 
     if _UNREAD.match(message):
         return b""
     # In a JSON string these quotes have backslashes, so this counts members and kinds alone.
-    if len(message) > _SHORT and message.count(b'"type"') > MOST_CONTENTS:
+    if len(message) <= _SHORT:
+        return message
+    try:
+        check_size(message)
+    except ValueError as error:
+        return _refuse_large(message, str(error), request_id)
+    if message.count(b'"type"') > MOST_CONTENTS:
         return await POOL.submit(_with_fewer_contents, message)
     return message
 
@@ -133,21 +141,46 @@ def dump_message(message: SessionMessage) -> bytes:
 
 def refusal(request_id: int | str | None, limit: int) -> bytes:
     """The JSON-RPC error that takes the place of an answer longer than `limit` bytes."""
-    text = (
+    return _error(
+        request_id,
         f"The answer is too long: the server sent more than {limit} bytes in one message (option max_message_bytes of "
-        "the toolset mcp), and none of it was kept. Ask for less at once."
+        "the toolset mcp), and none of it was kept. Ask for less at once.",
     )
+
+
+def _error(request_id: int | str | None, text: str) -> bytes:
     error = {"code": INTERNAL_ERROR, "message": text}
     return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()
 
 
 def _refuse_long(message: LongMessage, limit: int, request_id: int | str | None) -> bytes:
-    answered = request_id if message.id is None else message.id
-    if message.is_response and answered is not None:
+    answered = _answered(message, request_id)
+    if answered is not None:
         return refusal(answered, limit)
-    kind = "response without an id" if message.is_response else "request or notification"
-    _log.warning("an MCP server sent a %s of more than %d bytes (max_message_bytes): it is left out", kind, limit)
+    _left_out(message, f"more than {limit} bytes (max_message_bytes)")
     return b""
+
+
+def _refuse_large(message: bytes, problem: str, request_id: int | str | None) -> bytes:
+    """The same for a message of few bytes and many values: reading them would hold up the event loop."""
+    ends = LongMessage(message[:_EDGE], message[-_EDGE:])
+    answered = _answered(ends, request_id)
+    if answered is not None:
+        return _error(answered, f"The answer is too large: {problem}. None of it was kept. Ask for less at once.")
+    _left_out(ends, f"too many values ({problem})")
+    return b""
+
+
+def _answered(message: LongMessage, request_id: int | str | None) -> int | str | None:
+    """The request that a message answers; None for no response, or one without an id."""
+    if not message.is_response:
+        return None
+    return request_id if message.id is None else message.id
+
+
+def _left_out(message: LongMessage, why: str) -> None:
+    kind = "response without an id" if message.is_response else "request or notification"
+    _log.warning("an MCP server sent a %s of %s: it is left out", kind, why)
 
 
 def _with_fewer_contents(message: bytes) -> bytes:

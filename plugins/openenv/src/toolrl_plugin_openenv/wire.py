@@ -16,6 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
+from toolrl import bounded_json
+
 PROTOCOL = "PROTOCOL"
 """The code of an answer that is no message of the protocol."""
 CAPACITY = "CAPACITY_REACHED"
@@ -80,9 +82,9 @@ def call_tool(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def read_answer(raw: str | bytes) -> Answer:
     """What a message of the server says. Never raises."""
     try:
-        message = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        return Failure(PROTOCOL, f"its answer isn't JSON: {type(error).__name__}")
+        message = bounded_json.loads(raw)
+    except ValueError as error:
+        return Failure(PROTOCOL, f"its answer isn't JSON that can be read: {str(error)[:200]}")
     if not isinstance(message, dict):
         return Failure(PROTOCOL, f"its answer is a {type(message).__name__}, expected an object")
     kind, data = message.get("type"), message.get("data")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from toolrl.cli.output import UsageError, print_json
+from toolrl.cli.output import SystemCallError, UsageError, print_json
 from toolrl.protocols import Command
 from toolrl.runs.folder import RunFolder, describe_run
 from toolrl_plugin_report.page import write_report
@@ -62,7 +62,15 @@ class ReportCommand(Command):
 
             serve(folder, others, args.host, args.port, lambda url: _announce(folder, url))
             return 0
-        path = write_report(folder, args.output, compare=others).absolute()
+        try:
+            path = write_report(folder, args.output, compare=others).absolute()
+        except OSError as error:
+            if args.output is not None:
+                raise
+            hint = "Write the report to another place: --output FILE, or look at it without a file: --serve."
+            raise SystemCallError(
+                error.strerror or str(error), where=str(error.filename or folder.directory), hint=hint
+            ) from error
         if args.json:
             facts = {"report": path, "bytes": path.stat().st_size, "run": folder.directory, "summary": folder.summary()}
             print_json({**facts, "compared": [other.directory for other in others]})

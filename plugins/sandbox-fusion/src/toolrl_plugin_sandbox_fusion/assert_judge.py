@@ -12,6 +12,7 @@ Standard output is one line: `{"operations": […]}`, `{"passed": true}`, or `{"
 `"invalid": true` beside it says that the statements are at fault, not the program.
 """
 
+import ast
 import builtins
 import contextlib
 import importlib
@@ -28,13 +29,17 @@ STARRED = ("string", "re", "datetime", "collections", "heapq", "bisect", "copy",
            "itertools", "functools", "operator", "typing")  # fmt: skip
 """Names of these are there without an import: tests rely on the imports of their solution."""
 ALIASES = {"np": "numpy"}
+MOST_GUESSES = 100_000
 MOST_UNKNOWN = 1000
 """Maximum number of operations ahead of the known results: a loop that waits for one of them has no end."""
 
 
 class ResultNeededError(BaseException):
-    """Ends a run of the statements: what they do next depends on a result that isn't known. No `except` of theirs
-    catches it."""
+    """What the statements do next depends on a result that isn't known. No `except` of theirs catches it."""
+
+
+class TooFarAheadError(BaseException):
+    """Ends a run of the statements after MOST_UNKNOWN operations without a result."""
 
 
 class InvalidTestError(BaseException):
@@ -76,29 +81,68 @@ class Remote:
             items = [record("item", items, index) for index in range(len(items))]
         return iter(items)
 
-    # An unknown result is taken to be as the test wants it, so that a loop of asserts asks for all results at once. The
-    # statements run again with the real ones.
     def __bool__(self) -> bool:
-        return True
+        return self._known or _yes(self)
 
     def __eq__(self, other: object) -> bool:
-        return self is other if self._known else True
+        return self is other if self._known else _yes(self)
 
     def __hash__(self) -> int:
-        self._need()
-        return hash(self._index)
-
-    def _need(self) -> None:
         if not self._known:
             raise ResultNeededError
+        return hash(self._index)
 
     def _known_result(self, kind: str, *operands: Any) -> Any:
-        self._need()
-        result = record(kind, self, *operands)
-        if isinstance(result, Remote):
-            result._need()
-        return result
+        result = record(kind, self, *operands) if self._known else None
+        unknown = not self._known or (isinstance(result, Remote) and not result._known)
+        return _GUESSES.get(kind, Guess)() if unknown else result
 
+
+class Guess:
+    """A value in the place of one that depends on a result that isn't known yet: right wherever it is compared, so that
+    the statements go on and ask for all their results at once. They run again with the real ones."""
+
+    def __init__(self, *_: Any) -> None:
+        # A loop that waits for a guess to change has no end.
+        _guesses.append(None)
+        if len(_guesses) > MOST_GUESSES:
+            raise TooFarAheadError
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __hash__(self) -> int:
+        raise ResultNeededError
+
+    def __float__(self) -> float:
+        return 0.0
+
+
+def _guess(self: Any, *_: Any) -> Any:
+    """The result of an operator on an unknown value. Those of the program's objects have no say: one could be
+    whatever a test asks for."""
+    if isinstance(self, Remote) and self._known:
+        raise TypeError("operators don't apply to objects of the program; compare their attributes")
+    return Guess()
+
+
+def _yes(self: Any, *_: Any) -> bool:
+    return bool(type(_guess(self)) is Guess)
+
+
+_guesses: list[None] = []
+_GUESSES: dict[str, Any] = {"len": int, "str": str, "repr": str, "list": list}
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "and", "or", "xor", "matmul")
+for _name in (*_BINARY, *(f"r{name}" for name in _BINARY), "neg", "pos", "abs", "round", "invert"):
+    for _kind in (Remote, Guess):
+        setattr(_kind, f"__{_name}__", _guess)
+for _name in ("lt", "le", "gt", "ge"):
+    for _kind in (Remote, Guess):
+        setattr(_kind, f"__{_name}__", _yes)
+for _name in ("getattr", "getitem", "call"):
+    setattr(Guess, f"__{_name}__", _guess)
+for _name in ("eq", "ne", "bool", "contains"):
+    setattr(Guess, f"__{_name}__", _yes)
 
 _done: list[str] = []
 """The operations of this run, each as JSON."""
@@ -113,11 +157,11 @@ def record(kind: str, *operands: Any) -> Any:
     """Record an operation on the program. Returns its result if that is known, otherwise a `Remote` in its place."""
     index = len(_done)
     _done.append(json.dumps([kind, *map(_operand, operands)]))
-    if len(_known) == index < len(_sent) and _sent[index] == _done[index]:
+    if len(_known) == index < len(_sent) and _done[index] in (_sent[index], _with_results(_sent[index])):
         _known.add(index)
     if index not in _known:
         if index - len(_known) >= MOST_UNKNOWN:
-            raise ResultNeededError
+            raise TooFarAheadError
         return Remote(index, known=False)
     result = _results[index]
     if "raised" in result:
@@ -127,20 +171,51 @@ def record(kind: str, *operands: Any) -> Any:
     return decode(result["value"]) if "value" in result else Remote(index, known=True)
 
 
+def _with_results(sent: str) -> str:
+    """An operation that was sent before the results of earlier ones were known, as it is written with them."""
+    kind, *operands = json.loads(sent)
+    return json.dumps([kind, *map(_with_result, operands)])
+
+
+def _with_result(operand: dict[str, Any]) -> dict[str, Any]:
+    ((form, content),) = operand.items()
+    if form == "result" and content in _known and "value" in _results[content]:
+        return {"value": _results[content]["value"]}
+    if form in ("items", "tuple"):
+        parts = [_with_result(item) for item in content]
+        if all("value" in part for part in parts):
+            values = [part["value"] for part in parts]
+            return {"value": values if form == "items" else {"t": values}}
+        return {form: parts}
+    if form == "pairs":
+        pairs = [[_with_result(key), _with_result(item)] for key, item in content]
+        if all("value" in part for pair in pairs for part in pair):
+            return {"value": {"d": [[key["value"], item["value"]] for key, item in pairs]}}
+        return {form: pairs}
+    return operand
+
+
 def _operand(value: Any) -> dict[str, Any]:
     if isinstance(value, Remote):
         return {"result": value._index}
+    if isinstance(value, Guess):
+        raise ResultNeededError
     if callable(value) and getattr(builtins, getattr(value, "__name__", ""), None) is value:
         return {"builtin": value.__name__}
-    try:
-        return {"value": encode(value)}
-    except TypeError:
-        pass
-    if isinstance(value, list):
-        return {"items": [_operand(item) for item in value]}
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"named": {key: _operand(item) for key, item in value.items()}}
+    if not _holds_remote(value):  # `encode` would ask the program for an attribute `tolist`.
+        with contextlib.suppress(TypeError):
+            return {"value": encode(value)}
+    if isinstance(value, list | tuple):
+        return {"tuple" if isinstance(value, tuple) else "items": [_operand(item) for item in value]}
+    if isinstance(value, dict):
+        return {"pairs": [[_operand(key), _operand(item)] for key, item in value.items()]}
     raise InvalidTestError(f"a {type(value).__name__} can't be passed to the program: only plain data can")
+
+
+def _holds_remote(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_holds_remote(key) or _holds_remote(item) for key, item in value.items())
+    return isinstance(value, Remote | Guess) or (isinstance(value, list | tuple) and any(map(_holds_remote, value)))
 
 
 def _replace(given: Any, after: Any) -> None:
@@ -170,7 +245,7 @@ class Names(dict[str, Any]):
     """The names of the statements: their own, the program's, builtins, and those of the usual standard modules."""
 
     def __init__(self, tested: list[str]) -> None:
-        super().__init__(__name__="__main__")
+        super().__init__(__name__="__main__", __settle__=_settle)
         self._tested = tested
         self._remote: dict[str, Any] = {}
 
@@ -200,18 +275,36 @@ def standard_name(name: str) -> Any:
     return None
 
 
+class _AheadOfResults(ast.NodeTransformer):
+    """Puts each assert into `try: assert …; except BaseException: __settle__()`, so that one whose results aren't known
+    yet counts as passed and the next ones ask for theirs in the same run."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Try:
+        settle = ast.Expr(ast.Call(ast.Name("__settle__", ast.Load()), [], []))
+        handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), None, [settle])
+        return ast.Try([node], [handler], [], [])
+
+
+def _settle() -> None:
+    """Raise what an assert raised, if all results that it can depend on are known."""
+    error = sys.exc_info()[1]
+    if len(_known) == len(_done) or isinstance(error, TooFarAheadError | InvalidTestError):
+        raise
+
+
 def outcome(statements: str, tested: list[str]) -> dict[str, Any]:
     """Run the statements as far as the results go."""
     random.seed(0)
     verdict: dict[str, Any] = {"passed": True}
     try:
-        code = compile(statements, "assert_case", "exec")
+        tree = ast.fix_missing_locations(_AheadOfResults().visit(ast.parse(statements)))
+        code = compile(tree, "assert_case", "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return {"failed": type(error).__name__, "message": str(error), "invalid": True}
     try:
         exec(code, Names(tested))
-    except ResultNeededError:
-        verdict = {"failed": "ResultNeededError", "message": ""}
+    except (ResultNeededError, TooFarAheadError):
+        verdict = {"failed": "ResultNeeded", "message": ""}
     except InvalidTestError as error:
         return {"failed": "InvalidTestError", "message": str(error), "invalid": True}
     except BaseException as error:  # noqa: BLE001 - SystemExit as well: an assert that wasn't reached isn't passed

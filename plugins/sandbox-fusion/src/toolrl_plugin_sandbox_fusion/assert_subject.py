@@ -53,8 +53,10 @@ class Program:
             return getattr(builtins, given["builtin"])
         if "items" in given:
             return [self._operand(item) for item in given["items"]]
-        if "named" in given:
-            return {key: self._operand(item) for key, item in given["named"].items()}
+        if "tuple" in given:
+            return tuple(self._operand(item) for item in given["tuple"])
+        if "pairs" in given:
+            return {self._operand(key): self._operand(item) for key, item in given["pairs"]}
         return decode(given["value"])
 
     def _name(self, name: str) -> Any:

@@ -90,11 +90,15 @@ class Statements:
                 raise JudgeFailedError(response.message or (done.output if done else "") or response.status)
             # Only the results differ from the run before: numbers too large to compute with, for example.
             return _Said([], raised="ResultError")
-        said = json.loads(done.stdout or "")
+        try:
+            said = json.loads(done.stdout or "")
+        except ValueError as error:  # The statements ended their process themselves, or ask for too much.
+            raise InvalidStatementsError(f"they give no verdict: {done.output!r:.200}") from error
         if said.get("invalid"):
             raise InvalidStatementsError(said["message"])
         if not results and not said.get("operations"):
-            raise InvalidStatementsError("no statement uses the program")
+            raised = f"{said['failed']}: {said['message']}" if "failed" in said else ""
+            raise InvalidStatementsError(raised or "no statement uses the program")
         return _Said(said.get("operations", []), said.get("passed", False), said.get("failed", ""))
 
 

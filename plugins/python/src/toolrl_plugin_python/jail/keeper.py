@@ -51,6 +51,7 @@ class Cell:
     place: JobPlace
     usage: Usage
     group: ControlGroup | None
+    user: int | None
     founder: int
     note: int
     go: int | None
@@ -81,8 +82,8 @@ class Keeper:
         cgroups.remove_stale(self._groups)
         self._left: list[ControlGroup] = []  # of jobs that have ended, with processes that are still ending
         self._cells: dict[int, Cell] = {}
-        self._removing: set[int] = set()
-        """Processes that remove scratch folders; the last thing that this one waits for."""
+        self._removing: dict[int, int | None] = {}
+        """Processes that remove scratch folders, the last thing that this one waits for, with their users."""
         self._trees = Trees()
         self._next_watch = 0.0
         self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -155,7 +156,7 @@ class Keeper:
         run = notebook.run_interpreter if limits.interpreter else cell.run_program
         note, note_end = os.pipe2(os.O_CLOEXEC)
         go_end, go = os.pipe2(os.O_CLOEXEC)
-        founder = os.fork()
+        founder = namespaces.fork_founder(self._users())
         if founder == 0:
             signal.set_wakeup_fd(-1)
             cell.arrange([*descriptors[:3], go_end, note_end, *descriptors[3:]])
@@ -164,10 +165,15 @@ class Keeper:
         os.close(go_end)
         os.set_blocking(note, False)
         place = self._place(scratch, founder)
-        reader = namespaces.own_user(founder) if settings.mode == NAMESPACES else place.user
-        usage = Usage(limits, place, group, reader)
-        made = self._cells[message["id"]] = Cell(message["id"], place, usage, group, founder, note, go)
+        user = namespaces.own_user(founder) if settings.mode == NAMESPACES else place.user
+        usage = Usage(limits, place, group, user)
+        made = self._cells[message["id"]] = Cell(message["id"], place, usage, group, user, founder, note, go)
         self._selector.register(note, selectors.EVENT_READ, lambda: self._on_note(made))
+
+    def _users(self) -> set[int]:
+        """The users whose processes still run: the end of a job ends all of its user's."""
+        users = [*(it.user for it in self._cells.values()), *self._removing.values()]
+        return {user for user in users if user is not None}
 
     def _place(self, scratch: str, founder: int) -> JobPlace:
         user = namespaces.own_user(founder) if self._settings.own_user else None
@@ -202,7 +208,7 @@ class Keeper:
     def _reap(self, pid: int, status: int) -> None:
         it = next((it for it in self._cells.values() if pid in (it.founder, it.first)), None)
         if it is None:
-            self._removing.discard(pid)
+            self._removing.pop(pid, None)
             return  # or an orphan of a job that has ended
         if it.first is None:
             self._on_note(it)
@@ -224,7 +230,7 @@ class Keeper:
             with suppress(OSError):
                 os.killpg(it.founder, signal.SIGKILL)
         if self._settings.mode != NAMESPACES:
-            self._removing.add(_remove_aside(it.place))
+            self._removing[_remove_aside(it.place)] = it.place.user
         reason = it.reason
         if it.group is not None:
             reason = reason or ("memory" if it.group.was_full() else "")

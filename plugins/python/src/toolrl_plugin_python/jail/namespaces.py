@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,14 +37,25 @@ _ALL_BUT_USER = (
 
 
 def own_user(founder: int) -> int | None:
-    """A user that no other job of this machine has now, by its founder's process id, or None where this process can't
-    become one."""
+    """The user of a job, by its founder's process id, or None if this process can't become one. Where few users are
+    mapped, as in a container, founders whose numbers are far apart share one: see `fork_founder`."""
     if os.geteuid() != 0 or not system.capabilities() & _CAP_SETUID:
         return None
     mapped = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
     highest = max(int(first) + int(count) - 1 for first, _, count in mapped)
     first, count = _OWN_USERS if highest >= _OWN_USERS[0] + 2 * _OWN_USERS[1] else _FEW_USERS
     return first + founder % count
+
+
+def fork_founder(taken: Collection[int]) -> int:
+    """Fork until the child's `own_user` isn't one of `taken`, the users of jobs that run. Returns as os.fork does."""
+    while True:
+        founder = os.fork()
+        if own_user(founder or os.getpid()) not in taken:
+            return founder
+        if founder == 0:
+            os._exit(0)
+        os.waitpid(founder, 0)
 
 
 def sender_to(user: int) -> int:

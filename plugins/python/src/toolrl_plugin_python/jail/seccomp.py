@@ -98,6 +98,8 @@ no_new_privs."""
 _PERSONALITIES = (0, 0xFFFFFFFF)
 _METADATA = ("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
              "futimesat", "utimensat")  # fmt: skip
+_BY_PATH = ("utime", "utimes", "futimesat")
+_ATTRIBUTES = ("getxattr", "lgetxattr", "listxattr", "llistxattr")
 _SIGNALS = {"kill": 1, "tkill": 1, "tgkill": 2}
 """Name to the argument that is the signal."""
 _SIGCONT = 18
@@ -113,6 +115,9 @@ class Rules:
     """Signals may be sent: a namespace, Landlock or a user id of its own keeps them inside."""
     metadata: bool = True
     """Modes, owners and times of files may be changed: only the scratch folder's are the program's own."""
+    paths: bool = True
+    """Times and attributes of files may be asked for and changed by a path. Landlock knows nothing of these calls, so
+    not if files of others are in sight. Those by a descriptor are of files that Landlock let it open."""
     timers: bool = True
     """Timers may send any signal, and a program SIGCONT: not where it is stopped and has to stay so. A thread that
     sends it again and again would take back the signal that stops it."""
@@ -191,15 +196,21 @@ def _special(numbers: dict[str, int], rules: Rules) -> dict[int, list[Code]]:
     if not rules.timers:
         blocks["timer_create"] = [_refuse(errno.ENOSYS)]  # programs go on to alarm and setitimer
         blocks |= {name: _none_of(place, (_SIGCONT,), errno.EPERM) for name, place in _SIGNALS.items()}
+    if not rules.paths:
+        blocks |= {name: [_refuse(errno.EPERM)] for name in _BY_PATH}
+        blocks |= {name: [_refuse(errno.EOPNOTSUPP)] for name in _ATTRIBUTES}  # shutil takes it for none
+        # Without a path it is by descriptor. A pointer has two halves.
+        blocks["utimensat"] = [*_require(1, 0), *_require(1, 0, half=4), _allow()]
     given = ((rules.processes, ("fork", "vfork")), (rules.signals, _SIGNALS), (rules.metadata, _METADATA))
     refused = [name for is_allowed, names in given if not is_allowed for name in names]
     blocks.update({name: [_refuse(errno.EPERM)] for name in refused})
     return {numbers[name]: block for name, block in blocks.items() if name in numbers}
 
 
-def _load(argument: int) -> list[Code]:
-    """The low half of an argument; both machines are little-endian. The kernel reads no more of these."""
-    return [(_LOAD, 0, 0, _OFFSET_ARGUMENTS + 8 * argument)]
+def _load(argument: int, half: int = 0) -> list[Code]:
+    """The low half of an argument; both machines are little-endian. Of most the kernel reads no more; `half=4` is the
+    high one."""
+    return [(_LOAD, 0, 0, _OFFSET_ARGUMENTS + 8 * argument + half)]
 
 
 def _allow() -> Code:
@@ -210,14 +221,14 @@ def _refuse(number: int) -> Code:
     return (_RETURN, 0, 0, 0x00050000 | number)
 
 
-def _require(argument: int, value: int) -> list[Code]:
-    return [*_load(argument), (_EQUAL, 1, 0, value), _refuse(errno.EPERM)]
+def _require(argument: int, value: int, half: int = 0) -> list[Code]:
+    return [*_load(argument, half), (_EQUAL, 1, 0, value), _refuse(errno.EPERM)]
 
 
 def _core_limit(new: int) -> list[Code]:
     """Ends prlimit: a new limit of core dumps isn't set, and the call succeeds all the same. 1 means none at all; less
     means that the kernel hands the dump to the machine's own program for dumps, if there is one."""
-    low, high = _load(new), [(_LOAD, 0, 0, _OFFSET_ARGUMENTS + 8 * new + 4)]
+    low, high = _load(new), _load(new, half=4)
     asks = [*low, (_EQUAL, 0, 2, 0), *high, (_EQUAL, 1, 0, 0), _refuse(0)]
     return [*_load(1), (_EQUAL, 0, len(asks), _RLIMIT_CORE), *asks, _allow()]
 

@@ -64,7 +64,9 @@ def enter(settings: Settings, limits: JobLimits, place: JobPlace) -> None:
     apart = place.user is not None
     signals = apart or known >= landlock.SCOPES_SIGNALS
     several = apart and not limits.renewed
-    seccomp.install(seccomp.Rules(processes=several, signals=signals, metadata=apart, timers=not limits.renewed))
+    seccomp.install(
+        seccomp.Rules(processes=several, signals=signals, metadata=apart, paths=False, timers=not limits.renewed)
+    )
 
 
 def become(user: int | None) -> None:
