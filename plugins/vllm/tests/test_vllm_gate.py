@@ -27,17 +27,17 @@ class Engine(TokenEngine):
         return [-1.0 + self.distance] * (len(ids) - 1)
 
 
-def engine(rounding: float | None) -> Any:
+def engine(rounding: float | None, tolerance: float | None = None) -> Any:
     Engine.__abstractmethods__ = frozenset()
     probe = Probe(list(range(20)), [-1.0] * 19, rounding)
-    return Engine(BuildContext("vllm"), SimpleNamespace(probe=lambda: probe), None)
+    return Engine(BuildContext("vllm"), SimpleNamespace(probe=lambda: probe), tolerance)
 
 
-async def after(made: Any, *distances: float, same_tensors: bool = True) -> int:
+async def after(made: Any, *distances: float, digests: bool = True) -> int:
     """How many comparisons pass before one ends the run."""
     for count, made.distance in enumerate(distances):
         try:
-            await made._compare("vLLM", same_tensors=same_tensors)
+            await made._compare("vLLM", digests=digests)
         except EngineError:
             return count
     return len(distances)
@@ -69,6 +69,10 @@ async def test_a_passing_distance_after_many_updates_is_a_warning(
     assert caplog.text.count("the run goes on") == beyond
 
 
-@pytest.mark.parametrize(("rounding", "same_tensors"), [(None, True), (0.02, False)])
-async def test_in_float32_or_without_digests_the_bound_always_holds(rounding: float | None, same_tensors: bool) -> None:
-    assert await after(engine(rounding), 0.0, 0.0, 0.0, OVER, same_tensors=same_tensors) == 3
+@pytest.mark.parametrize(
+    ("rounding", "tolerance", "digests"), [(None, None, True), (0.02, None, False), (0.02, 0.02, True)]
+)
+async def test_in_float32_without_digests_or_if_the_user_gave_it_the_bound_always_holds(
+    rounding: float | None, tolerance: float | None, digests: bool
+) -> None:
+    assert await after(engine(rounding, tolerance), 0.0, 0.0, 0.0, OVER, digests=digests) == 3

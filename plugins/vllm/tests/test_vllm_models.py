@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_help import Weights, ask, change, logprobs_of, make_family, needs_vllm
+from vllm_help import Weights, apart, ask, change, logprobs_of, make_family, make_model, needs_vllm
 
 from toolrl.errors import EngineError
 from toolrl.types import Sampling
@@ -84,3 +84,31 @@ async def test_an_update_that_loses_any_tensor_is_caught(
             # The right weights are taken all the same, so that the next round begins from what is right.
             await running.update_weights(Weights(module, tokenizer, tmp_path / "w", version), version)
         assert len(names) >= 20
+
+
+@pytest.mark.parametrize("tied", [True, False])
+async def test_a_16_bit_models_head_computes_in_float32_also_after_an_update(
+    engine: Any, tokenizer: Any, tmp_path: Path, tied: bool
+) -> None:
+    """The trainer's does, and logits rounded to 16 bits alone would move log-probabilities further than all layers."""
+    import torch
+
+    module = make_model(dtype=torch.bfloat16, tied=tied)
+    with torch.no_grad():
+        # Logits so large that their rounding shows, and what is sampled isn't certain: a tied head repeats its input.
+        module.model.norm.weight.fill_(1.0 if tied else 8.0)
+        for layer in module.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+    wide = module.lm_head.register_forward_hook(
+        lambda head, given, _: torch.nn.functional.linear(given[0].float(), head.weight.float())
+    )
+    found = []
+    for dtype in ("model", "float32"):
+        options = {"engine_args": {"hf_overrides": {"head_dtype": "model"}}} if dtype == "model" else {}
+        async with engine(module, tolerance=10.0, **options) as running:
+            await running.update_weights(Weights(module, tokenizer, tmp_path / "w", 1), 1)
+            done = await ask(running, PROMPT, [Sampling(16, temperature=2.0, seed=n) for n in range(4)])
+            found.append(max(apart(module, PROMPT, one, 2.0) for one in done))
+    wide.remove()
+    assert found[1] < found[0] / 4, found

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from toolrl.errors import EngineError
+from toolrl_plugin_torch.head import wide_linear
 from toolrl_plugin_torch.modes import evaluating
 
 LENGTH = 128
@@ -51,11 +52,31 @@ def probe_ids(tokenizer: Any, known_ids: int, length: int = LENGTH) -> list[int]
 
 
 def module_logprobs(module: Any, ids: Sequence[int]) -> torch.Tensor:
-    """Natural log-probabilities of every token but the first, in one forward pass without a cache."""
-    with evaluating(module), torch.no_grad():
+    """Natural log-probabilities of every token but the first, in one forward pass without a cache. Logits are float32,
+    as the trainer's and the engines' are."""
+    with evaluating(module), torch.no_grad(), _wide_head(module):
         given = torch.tensor([list(ids)], device=next(module.parameters()).device)
         logits = module(input_ids=given, use_cache=False).logits[0, :-1].float()
         return torch.log_softmax(logits, dim=-1).gather(1, given[0, 1:, None])[:, 0].cpu()
+
+
+@contextmanager
+def _wide_head(module: Any) -> Iterator[None]:
+    """Meanwhile a 16-bit model's head multiplies in float32, if it is a plain linear layer."""
+
+    def widen(head: torch.nn.Linear, given: tuple[torch.Tensor, ...], logits: torch.Tensor) -> torch.Tensor:
+        if logits.dtype.itemsize > 2:
+            return logits
+        hidden_NH = given[0].reshape(-1, given[0].shape[-1])
+        return wide_linear(hidden_NH, head.weight, head.bias, torch.float32).view(logits.shape)
+
+    head = module.get_output_embeddings()
+    hook = head.register_forward_hook(widen) if type(head) is torch.nn.Linear else None
+    try:
+        yield
+    finally:
+        if hook is not None:
+            hook.remove()
 
 
 def typical(differences: torch.Tensor) -> float:

@@ -27,6 +27,9 @@ PER_START = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
 """What vLLM reads while it starts, beside what it reads when it is imported."""
+_OVERRIDES = {"head_dtype": "float32"}
+"""Of the model's config. The trainer's logits are float32, and logits rounded to 16 bits move a log-probability by 0.01
+to 0.02. Without effect on a float32 model."""
 _EXTENSION = "toolrl_plugin_vllm.extension.WorkerExtension"
 
 
@@ -41,14 +44,7 @@ def build(options: VllmEngineOptions, context: BuildContext, *, model: str, know
             from vllm.platforms import current_platform
 
             ranks = distributed.get_world_size() if distributed.is_initialized() else 1
-            if ranks > 1 and options.parts > 1:
-                raise ConfigError(
-                    f"vLLM over {options.parts} GPUs beside {ranks} trainer ranks: every rank would start it on the "
-                    "same GPUs",
-                    where="engine.options",
-                    hint="Leave tensor_parallel and devices out, so that each rank's vLLM has the rank's GPU; or "
-                    "sample on Ray's rollout workers, with cluster.worker_gpus.",
-                )
+            check_ranks(options, context.device, ranks)
             given = arguments(
                 options,
                 model=model,
@@ -92,9 +88,9 @@ def arguments(
     joins = joins and not options.apart
     if own is None and trainers and options.parts == 1 and not joins:
         own = [trainers]  # vLLM itself would take the first
-    # A rank's vLLM is on the rank's GPU. What Ray lends a rollout worker whole has no trainer on it.
-    shared = trainers is not None and (joins or trainers in (own if own is not None else range(options.parts)))
-    shared = shared and (gpus is None or gpus < 1)
+    on_trainers = trainers in own if own is not None else joins or trainers in range(options.parts)
+    # What Ray lends a rollout worker whole has no trainer on it.
+    shared = trainers is not None and on_trainers and (gpus is None or gpus < 1)
     batch = options.max_batch or (128 if cpu else 512)
     chosen: dict[str, Any] = {
         "model": model,
@@ -123,7 +119,23 @@ def arguments(
         "seed": 0,
     }
     given = {name: value for name, value in chosen.items() if value is not None}
-    return {**given, **options.engine_args}
+    overrides = {"hf_overrides": {**_OVERRIDES, **options.engine_args.get("hf_overrides", {})}}
+    return {**given, **options.engine_args, **overrides}
+
+
+def check_ranks(options: VllmEngineOptions, device: str, ranks: int) -> None:
+    """Raises ConfigError if several trainer ranks of this host, this one on `device`, would start vLLM on one GPU."""
+    trainers = _cuda_index(device)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if ranks > 1 else 1  # torchrun's count of them
+    if trainers is None or here == 1 or (options.parts == 1 and options.devices in (None, [trainers])):
+        return
+    wanted = f"devices: {options.devices}" if options.devices else f"tensor_parallel: {options.parts}"
+    raise ConfigError(
+        f"{wanted} with {here} trainer ranks on a host: each rank starts vLLM on the same GPUs; expected neither "
+        "option, for a vLLM of each rank on the rank's GPU",
+        where="engine.options",
+        hint="For a model that is too large for that, sample on Ray's rollout workers, with cluster.worker_gpus.",
+    )
 
 
 def lent_gpus() -> float | None:

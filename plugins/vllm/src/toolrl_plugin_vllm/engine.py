@@ -14,16 +14,15 @@ Stop strings and ids: the token that completes one is the last and is kept whole
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from toolrl.errors import ConfigError, EngineError
 from toolrl.protocols import BuildContext, WeightSource
 from toolrl.types import Generation, Sampling
 from toolrl_plugin_vllm import build, requests
+from toolrl_plugin_vllm.config_folder import config_folder
 from toolrl_plugin_vllm.driver import Driver
 from toolrl_plugin_vllm.options import VllmEngineOptions
 from toolrl_plugin_vllm.token_engine import TokenEngine
@@ -72,9 +71,8 @@ class VllmEngine(TokenEngine):
     def _build(self) -> Any:
         weights, tokenizer = self._weights, self._context.tokenizer
         known = len(tokenizer) if tokenizer is not None else None
-        with tempfile.TemporaryDirectory(prefix="toolrl-config-") as folder:
-            weights.save_config(Path(folder))
-            engine = build.build(self.options, self._context, model=folder, known_ids=known)
+        with config_folder(weights.save_config) as folder:
+            engine = build.build(self.options, self._context, model=str(folder), known_ids=known)
         try:
             self._load(engine, weights, weights.version)
         except BaseException:
@@ -132,8 +130,8 @@ class VllmEngine(TokenEngine):
         """Compare a fixed text's log-probabilities with the trainer's. Raises EngineError where they differ."""
         if not self.options.verify_weights:
             return
-        same = await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")
-        await self._compare(f"{when} vLLM", same_tensors=same and not self.options.quantization)
+        await asyncio.to_thread(self._loads.check, self._weights, f"{when} vLLM")
+        await self._compare(f"{when} vLLM", digests=True)
 
     async def _prompt_logprobs(self, ids: list[int]) -> list[float]:
         arguments = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False, "ignore_eos": True}

@@ -62,7 +62,8 @@ class VllmEngineOptions(BaseModel):
         gt=0,
         le=1,
         description="On a GPU the part of all memory that vLLM may take, weights included. None takes 0.4 beside the "
-        "trainer, less where more than two rollout workers share a GPU, and 0.9 on `devices` of its own.",
+        "trainer, less if more than two rollout workers share a GPU, and 0.9 on GPUs of its own: `devices`, or what "
+        "Ray lends a rollout worker whole.",
     )
     separate_process: bool = Field(
         False,
@@ -83,8 +84,8 @@ class VllmEngineOptions(BaseModel):
     )
     sleep_level: Literal[0, 1, 2] = Field(
         0,
-        description="Give GPU memory back while the trainer works: 1 frees the cache and moves the weights to the "
-        "host's memory, 2 frees both, as the trainer's weights are loaded after each step anyway. 0 keeps all.",
+        description="Give GPU memory back while the trainer works: 2 frees cache and weights, as the trainer's weights "
+        "are loaded after each step anyway. 1 moves the weights to the host's memory, which takes longer. 0 keeps all.",
     )
     quantization: Literal["fp8"] | None = Field(
         None,
@@ -101,7 +102,8 @@ class VllmEngineOptions(BaseModel):
         None,
         gt=0,
         description="How far these may be apart: in float32 each token's (None takes 1e-4), in 16-bit types the mean "
-        "of the smaller four fifths (None takes 2.2 times the model's own noise, and 0.5 with `quantization`).",
+        "of the smaller four fifths (None takes 2.2 times the model's own noise, which from the second update on is a "
+        "warning up to twice that, and 0.5 with `quantization`).",
     )
     engine_args: dict[str, Any] = Field(
         default_factory=dict,

@@ -132,12 +132,13 @@ class TokenEngine(ABC):
             )
         return None
 
-    async def _compare(self, owner: str, *, same_tensors: bool = False) -> None:
+    async def _compare(self, owner: str, *, digests: bool = False) -> None:
         """Compare log-probabilities of a text with the trainer's. Raises EngineError if they differ.
 
         In 16-bit types the distance is chance in part, drawn anew at each update: near its bound a good run would end
-        sooner or later. So from the third comparison on, an engine whose tensors are known to be the trainer's
-        (`same_tensors`) gets a warning, and the error only far above the bound and twice in a row.
+        sooner or later. So if digests were compared as well (`digests`), from the third comparison on only a distance
+        far above the bound, and twice in a row, is an error. Others are a warning. A bound that the user gave holds in
+        any case.
         """
         # Here, since without a trainer an engine needs no torch.
         from toolrl_plugin_torch.probe import LogprobsDifferError, check_logprobs
@@ -151,9 +152,10 @@ class TokenEngine(ABC):
         except LogprobsDifferError as error:
             self.verified = error.apart
             self._far = self._far + 1 if error.apart > FAR * error.allowed else 0
-            by_chance = same_tensors and probe.rounding is not None and math.isfinite(error.apart)
+            chance = digests and probe.rounding is not None and self._tolerance is None
+            by_chance = chance and math.isfinite(error.apart)
             if not by_chance or self._comparisons <= ALWAYS_EXACT or self._far >= ROWS_FAR:
                 raise
-            _log.warning("%s. Its tensors are the trainer's, so the run goes on.", error.message)
+            _log.warning("%s. Digests of its tensors are the trainer's, so the run goes on.", error.message)
         else:
             self._far = 0

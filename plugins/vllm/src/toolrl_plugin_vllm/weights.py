@@ -60,16 +60,14 @@ class WeightTransfer:
                 raise
             sending.result()
 
-    def check(self, weights: WeightSource, who: str) -> bool:
-        """Whether all tensors that vLLM received are known to be the trainer's: merged ones have no digest. Raises
-        EngineError for others than the trainer's."""
+    def check(self, weights: WeightSource, who: str) -> None:
+        """Raises EngineError if vLLM received others than the trainer's. Merged tensors have no digest."""
         from toolrl_plugin_torch.probe import check_digests
 
         own = weights.digests()
         for found in self._received:
             wanted = own if found.keys() <= own.keys() else {name: own[name] for name in found if name in own}
             check_digests(found, wanted, owner=who, hint=_REPORT)
-        return all(found.keys() <= own.keys() for found in self._received)
 
 
 def _whole(answers: Sequence[Any]) -> list[Mapping[str, int]]:

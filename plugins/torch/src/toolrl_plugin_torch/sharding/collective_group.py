@@ -30,6 +30,10 @@ CONNECT_SECONDS = 60.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.0005, 0.02
 """Seconds between two looks at a tensor that is under way."""
 
+_ERROR_HANDLING, _CLEAN_UP_ONLY = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "2"
+"""What torch does when a collective fails: abort the communicators, and go on."""
+_ENVIRONMENT = threading.Lock()
+
 
 @dataclass(frozen=True)
 class Rendezvous:
@@ -108,15 +112,32 @@ class _Member:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         work.wait()
+        if self.at.backend == "nccl" and (error := work.exception()) is not None:
+            raise RuntimeError(str(error))  # `wait` only orders streams, and says nothing of a broken communicator.
         return tensor
 
 
 def _group(at: Rendezvous, store: Any, device: Any, connecting: timedelta) -> Any:
     if at.backend == "nccl":
-        return dist.ProcessGroupNCCL(store, at.rank, at.size, timedelta(seconds=at.timeout))
+        return _nccl_group(store, at)
     options = ProcessGroupGloo._Options()
     options._devices, options._timeout = [device], connecting
     return ProcessGroupGloo(store, at.rank, at.size, options)
+
+
+def _nccl_group(store: Any, at: Rendezvous) -> Any:
+    """A group whose failure ends no process. By default NCCL's watchdog does: a worker that dies would take the trainer
+    along. The mode is read from the environment when a group is made, so only this group has it."""
+    with _ENVIRONMENT:
+        before = os.environ.get(_ERROR_HANDLING)
+        os.environ[_ERROR_HANDLING] = _CLEAN_UP_ONLY
+        try:
+            return dist.ProcessGroupNCCL(store, at.rank, at.size, timedelta(seconds=at.timeout))
+        finally:
+            if before is None:
+                del os.environ[_ERROR_HANDLING]
+            else:
+                os.environ[_ERROR_HANDLING] = before
 
 
 def _device(at: Rendezvous) -> Any:
