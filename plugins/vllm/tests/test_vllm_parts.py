@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import metadata
 from types import SimpleNamespace
@@ -153,6 +154,30 @@ def test_workers_that_share_a_gpu_share_its_memory(
 def test_vllm_of_a_rank_leaves_room_for_the_ranks_trainer(device: str) -> None:
     told = build.arguments(VllmEngineOptions(), model="m", dtype=None, cpu=False, device=device, joins=True)
     assert (told["gpu_memory_utilization"], told["distributed_executor_backend"]) == (0.4, "external_launcher")
+
+
+@pytest.mark.parametrize(
+    ("options", "local", "refused"),
+    [
+        ({"tensor_parallel": 2}, "2", True),
+        ({"tensor_parallel": 2}, None, True),
+        ({"devices": [0]}, "8", True),
+        ({"devices": [3]}, "8", False),
+        ({"tensor_parallel": 2}, "1", False),
+        ({}, "8", False),
+    ],
+)
+def test_ranks_of_a_host_never_start_vllm_on_one_anothers_gpus(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], local: str | None, refused: bool
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if local:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    given = VllmEngineOptions(**options)
+    build.check_ranks(given, "cpu", 8)
+    build.check_ranks(given, "cuda:3", 1)
+    with pytest.raises(ConfigError, match="trainer ranks") if refused else nullcontext():
+        build.check_ranks(given, "cuda:3", 8)
 
 
 def test_what_ray_lent_is_known_in_a_worker_alone(monkeypatch: pytest.MonkeyPatch) -> None:

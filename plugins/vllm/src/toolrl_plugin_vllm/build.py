@@ -119,7 +119,7 @@ def arguments(
         "seed": 0,
     }
     given = {name: value for name, value in chosen.items() if value is not None}
-    overrides = {"hf_overrides": {**_OVERRIDES, **options.engine_args.get("hf_overrides", {})}}
+    overrides = {"hf_overrides": {**_OVERRIDES, **(options.engine_args.get("hf_overrides") or {})}}
     return {**given, **options.engine_args, **overrides}
 
 
