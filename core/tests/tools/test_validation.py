@@ -116,3 +116,13 @@ async def test_large_arguments_that_fit_pass() -> None:
     await check_arguments(spec(schema), {"x": [{"n": n} for n in range(20_000)]}, "tool")
     with pytest.raises(ArgumentsError, match=r"'x\[7\]\.n'"):
         await check_arguments(spec(schema), {"x": [{"n": n if n != 7 else "7"} for n in range(20_000)]}, "tool")
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), float("inf"), float("nan")])
+@pytest.mark.parametrize("keyword", [{"multipleOf": 0.1}, {"multipleOf": 2}, {"maximum": 1e300}, {"type": "integer"}])
+def test_numbers_that_cannot_be_computed_with_are_no_crash(number: float, keyword: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"x": keyword}}
+    try:
+        asyncio.run(check_arguments(ToolSpec("tool", "A tool.", schema), {"x": number}, "tool"))
+    except ArgumentsError as error:
+        assert "tool" in str(error)

@@ -67,7 +67,8 @@ async def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any], shown: s
                 problems = await asyncio.to_thread(_problems, schema, arguments, MOST_EVALUATIONS)
     except jsonschema.SchemaError as error:  # Its own text writes the whole schema out.
         raise TypeError(f"its parameters are no JSON Schema: {error.message:.200}") from error
-    except (TooCostlyError, RecursionError):
+    except (TooCostlyError, RecursionError, ArithmeticError, ValueError):
+        # jsonschema computes with numbers as they are: `multipleOf` with infinity, or with an integer of 400 digits.
         raise ArgumentsError(
             f"The arguments for the tool {shown!r} could not be checked: too large, or its schema is too complex. "
             f"Send fewer or simpler ones. Right form: {arguments_form(spec)}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import math
 import re
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
+from toolrl import bounded_json
 from toolrl.errors import ConfigError
 from toolrl.protocols import EpisodeContext, Model
 from toolrl.types import Score, Task
@@ -260,7 +260,7 @@ def read_reward(body: Json) -> Score:
 async def read_body(request: web.Request) -> Json:
     """Raises RefusedError for anything but a JSON object."""
     try:
-        body = json.loads(await request.read())
+        body = bounded_json.loads(await request.read())
     except web.HTTPRequestEntityTooLarge:
         raise RefusedError(413, "request_too_large", f"the request has more than {LARGEST_REQUEST} bytes") from None
     except (ValueError, RecursionError, web.RequestPayloadError) as error:
