@@ -77,6 +77,7 @@ WRITTEN: list[Row] = [
     ("2:3", box("4:6"), True, "a ratio"),
     ("1,1,2", box("1,2"), False, ""),
     ("1,2", box("1,2,2"), False, ""),
+    ("(1,2),(3,4)", box("(3,4),(1,2),(3,4)"), True, "the same solution twice"),
     (r"\{1,1,2\}", box(r"\{1,2\}"), True, ""),
     # Currencies and units.
     (r"\$5", box(r"5\text{ cents}"), False, ""),
