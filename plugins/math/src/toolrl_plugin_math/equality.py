@@ -87,7 +87,7 @@ def equal(gold: Basic, said: Basic, *, gold_is_set: bool, said_is_set: bool) -> 
 
 def _elements(value: Basic) -> int:
     """How many elements a list of numbers has, the same one several times included; 0 for all else."""
-    if not isinstance(value, WrittenSet) or any(isinstance(item, Tuple) for item in value.args):
+    if not isinstance(value, WrittenSet) or any(isinstance(item, Tuple | Interval) for item in value.args):
         return 0  # a solution of several variables that is listed twice is the same one
     return len(value._unsorted_args)
 
