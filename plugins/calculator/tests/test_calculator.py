@@ -128,6 +128,8 @@ def test_values(expression: str, value: str | None) -> None:
         ("x + 1", "'x' has no value"),
         ("sqrt(1, 2)", "doesn't take 2 arguments: write sqrt(16)"),
         ("sqrt(1,234)", "write 1234"),
+        ("max(1,000,2)", "Write 1000"),
+        ("max(3, min(1,234,050, 2))", "Write 1234050"),
         ("3 +", "to its end"),
         ("1 2", "Can't read"),
         ("'a' * 9", "is no number"),

@@ -1,4 +1,4 @@
-"""Rewards `math`, `gsm8k` and `exact` against verdicts decided by hand (`number_battery.py`, `stated_battery.py`)."""
+"""Rewards `math`, `gsm8k` and `exact` against verdicts decided by hand (`number_battery.py` and the others here)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from toolrl_testing import make_build_context, make_episode, make_task
 sys.path.insert(0, str(Path(__file__).parent))
 from number_battery import BAD, MATH, Row
 from stated_battery import EXACT, GSM8K, GSM8K_FLEXIBLE
+from written_battery import WRITTEN
 
 CONTEXT = make_build_context()
 
@@ -37,7 +38,7 @@ def verdict(reward: Any, gold: Any, text: str) -> Any:
         return BAD if "task-0" in str(error) else error
 
 
-@pytest.mark.parametrize("row", MATH, ids=repr)
+@pytest.mark.parametrize("row", [*MATH, *WRITTEN], ids=repr)
 def test_math(math_reward: MathReward, row: Row) -> None:
     gold, text, expected, why = row
     assert verdict(math_reward, gold, text) == expected, why

@@ -43,6 +43,7 @@ _REWRITES = (
     (re.compile(r"(?<![\w.])(\d+)\s*!(?!=)"), r"factorial(\1)"),  # 5!
 )
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_ZERO_GROUP = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})*,0\d\d(?![\d.])(?:,\d{3})*")
 _IDENTIFIER_END = re.compile(r"[A-Za-z_]\w*\s*\Z")
 
 
@@ -70,7 +71,8 @@ def to_python(text: str) -> str:
 
 
 def _join_thousands(text: str) -> str:
-    """Take the commas out of `1,234`, except where a comma separates a function's arguments."""
+    """Take the commas out of `1,234`, except if a comma separates a function's arguments. Raises ToolError for
+    `max(1,000, 2)`: no argument is written 000."""
     pieces: list[str] = []
     calls: list[bool] = []  # for each open parenthesis: does it belong to a function?
     for piece in re.split(r"([()])", text):
@@ -80,6 +82,11 @@ def _join_thousands(text: str) -> str:
             del calls[-1:]
         elif not any(calls):
             piece = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), piece)
+        elif grouped := _ZERO_GROUP.search(piece):
+            raise ToolError(
+                f"{grouped.group()!r} is unclear: inside a function's parentheses a comma separates arguments. Write "
+                f"{grouped.group().replace(',', '')} for the number."
+            )
         pieces.append(piece)
     return "".join(pieces)
 

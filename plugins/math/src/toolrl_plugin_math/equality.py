@@ -7,10 +7,13 @@ sets, tuples, intervals and matrices.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy  # type: ignore[import-untyped]
 from latex2sympy2_extended.sets import FiniteSet as WrittenSet  # type: ignore[import-untyped]
-from math_verify import grader  # type: ignore[import-untyped]
+from math_verify import grader, parser  # type: ignore[import-untyped]
 from sympy import (  # type: ignore[import-untyped]
     Basic,
     FiniteSet,
@@ -22,7 +25,9 @@ from sympy import (  # type: ignore[import-untyped]
     Rational,
     Tuple,
     UnevaluatedExpr,
+    Union,
 )
+from sympy.logic.boolalg import Boolean  # type: ignore[import-untyped]
 
 DECIMALS = 6
 """Decimals in which two numbers agree if one of them is written as a decimal."""
@@ -43,13 +48,48 @@ def install() -> None:
         raise RuntimeError("math-verify's grader has changed; install math-verify>=0.9,<0.10")
     grader.sympy_numeric_eq = _same_number
     grader.sympy_compare_sets = _SETS
+    parser.latex2sympy = _latex2sympy
+
+
+_KEEPS_CASE = [False]
+
+
+@contextlib.contextmanager
+def case_of_symbols(*, keep: bool) -> Iterator[None]:
+    """Lets math-verify read R and r as two variables (`keep`) or as the same one."""
+    if keep:
+        parser.parse_latex_cached.cache_clear()  # its key is the text alone
+    _KEEPS_CASE[0] = keep
+    try:
+        yield
+    finally:
+        _KEEPS_CASE[0] = False
+        if keep:
+            parser.parse_latex_cached.cache_clear()
+
+
+def _latex2sympy(*args: Any, **options: Any) -> Any:
+    return latex2sympy(*args, **options, conversion_config=ConversionConfig(lowercase_symbols=not _KEEPS_CASE[0]))
 
 
 def equal(gold: Basic, said: Basic, *, gold_is_set: bool, said_is_set: bool) -> bool:
     r"""Whether two parsed answers are equal. The flags say that the text has the braces of a set, `\{1, 2\}`: a list
     without them, `1, 2`, may also be a tuple."""
+    if _elements(gold) > 1 and not (gold_is_set or said_is_set) and _elements(said) not in (0, _elements(gold)):
+        return False  # 1, 1, 2 and 1, 2
     _SETS.top = (gold_is_set, said_is_set)
-    return bool(grader.verify([gold], [said], timeout_seconds=None))
+    if grader.verify([gold], [said], timeout_seconds=None):
+        return True
+    # math-verify takes an interval for an inequality only if the ground truth is the inequality.
+    swapped = isinstance(gold, Interval | Union) and isinstance(said, Boolean)
+    return swapped and bool(grader.verify([said], [gold], timeout_seconds=None))
+
+
+def _elements(value: Basic) -> int:
+    """How many elements a list of numbers has, the same one several times included; 0 for all else."""
+    if not isinstance(value, WrittenSet) or any(isinstance(item, Tuple | Interval) for item in value.args):
+        return 0  # a solution of several variables that is listed twice is the same one
+    return len(value._unsorted_args)
 
 
 def without_percent(value: Basic) -> tuple[Basic, bool]:

@@ -10,7 +10,8 @@ import re
 
 _TEXT = r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname)\s*"
 _TEXT_BOX = re.compile(_TEXT + r"\{((?:[^{}]|\{\})*)\}")
-_SPACES = re.compile(r"\\[,;:! ]|~|\\q?quad\b|\s+")
+_SPACES = re.compile(r"(?:\\[,;:! ]|~|\\q?quad\b|\s)+")
+_SPACES_BESIDE = re.compile(r"(?<![\d.]) | (?![\d.])")
 _FIGURE = re.compile(r"\\(?:angle|triangle|overline|overrightarrow|widehat|vec|square)(?![A-Za-z])")
 _LETTERS = re.compile(r"[^\W\d_]+(?:[ ,;.'’/&-]+[^\W\d_]+)*")
 _ENDS = re.compile(r"(?i)\A\s*(?:so\s+|therefore,?\s+)?(?:the\s+)?(?:final\s+|correct\s+)?answer\s*(?:is|:)\s*:?\s*")
@@ -56,6 +57,7 @@ _UNITS = {
     "euros?|EUR": "euro",
     "[Aa]\\.?[Mm]\\.?": "am",
     "[Pp]\\.?[Mm]\\.?": "pm",
+    "units?": "unit",
 }
 _UNIT = "|".join(f"(?P<u{index}>{names})" for index, names in enumerate(_UNITS))
 _POWER = r"(?P<power>\s*\^\s*\{?\s*(?P<exponent>[23])\s*\}?|(?P<raised>[²³]))?"
@@ -65,12 +67,39 @@ _UNIT_AT_END = re.compile(
     rf"(?(text)\s*{_POWER.replace('?P<', '?P<in')}\s*\.?\s*\}}){_POWER}\s*\.?\s*",
     re.DOTALL,
 )
+_IN_BRACES = re.compile(
+    rf"(?P<before>.*?[\d}}])\s*(?:\\[,;:! ]|~)*\s*(?:{_TEXT}\{{\s*(?P<letter>[KNJWVC])\s*\}}"
+    rf"|\^?\s*\{{?\s*(?:{_TEXT}\{{)?\s*(?P<ordinal>st|nd|rd|th)\b[\s}}]*)",
+    re.DOTALL,
+)
+"""A unit of one letter, which bare would be a variable, or the end of an ordinal number."""
+_CURRENCIES = {
+    "\\$": "dollar",
+    "$": "dollar",
+    "€": "euro",
+    "\\euro": "euro",
+    "£": "pound",
+    "\\pounds": "pound",
+    "¥": "yen",
+    "₹": "rupee",
+}
+_CURRENCY = re.compile(r"\s*(?P<sign>[-+]?)\s*(?P<name>\\?\$|[€£¥₹]|\\euro(?![a-z])|\\pounds(?![a-z]))\s*(?=[-\d.\\])")
+_TIME = re.compile(r"0?(\d{1,2})\s*:\s*(\d{2})(?:\s*:\s*(\d{2}))?")
+_RELATION = re.compile(r"\s*(?:[<>]|\\(?:[lg](?:e|eq|t|eqslant)|neq?)(?![A-Za-z]))")
+_DOTS = re.compile(r"(?<!\d)(?:\\[lc]?dots|\.\.\.|…)|(?<!\.)\b\d+\s*(?:\\[lc]?dots|\.\.\.|…)")
+"""Dots of a list, not those of a decimal such as 3.14..."""
+_LABEL_IN_TEXT = re.compile(_TEXT + r"\{\s*(?:\((?P<a>[A-J])\)|(?P<b>[A-J])[).:])\s*(?P<inside>[^{}]*)\}[\s.:]*")
+_LABEL = re.compile(
+    r"\s*(?:\((?P<a>[A-J])\)|(?P<b>[A-J])[).:])(?:\s|\\[,;: ]|~|\\quad)+"
+    r"(?![-+*/^=<>&|,]\s|[(\[]|\\(?:c[au]p|times|cdot|to|in|subset|Rightarrow|perp|parallel|sim|cong|[lg]eq?|neq?)\b)(?=\S)"
+)
+_OTHER_LABEL = re.compile(r"(?<![A-Za-z])[A-J][).:]")
 _DEGREES = re.compile(
     r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree|°)\s*(?P<scale>(?:\\(?:text|mathrm)\s*\{\s*[CF]\s*\}|[CF])?)\s*\Z"
 )
 _WORDS_AT_END = re.compile(
     rf"(?P<before>.*?[\d}})])\s*(?:\\[,;:! ]|~)*\s*(?:{_TEXT}\{{(?P<text>[^{{}}]*)\}}(?:\s*\^\s*\{{?\d\}}?)?"
-    r"|\s(?P<bare>[^\W\d_]{4,}(?:\s+[^\W\d_]+)*))\s*\.?\s*",
+    r"|\s(?P<bare>(?:per|each|[^\W\d_]{4,})(?:\s+[^\W\d_]+)*))\s*\.?\s*",
     re.DOTALL,
 )
 _OPEN = re.compile(r"[_=+*/^,({\-]\s*\Z")
@@ -112,10 +141,17 @@ def without_preamble(text: str) -> str:
     return shorter if shorter == text else re.sub(r"\.\s*\Z", "", shorter)
 
 
+def without_braces(content: str) -> str:
+    r"""A formula that stands in `\text{}` as a whole, without that."""
+    whole = _TEXT_BOX.fullmatch(content)
+    return whole[1].strip() if whole and re.search(r"\d", whole[1]) else content
+
+
 def as_text(content: str) -> str:
-    """A formula as it is compared letter by letter: without spaces and the size of its brackets and fractions."""
+    """A formula as it is compared letter by letter: without the size of its brackets and fractions, and without spaces,
+    but for those that part two numbers."""
     text = re.sub(r"\\[dtc]frac\b", r"\\frac", re.sub(r"\\(?:left|right)\b(?!arrow)", "", content))
-    return _SPACES.sub("", text)
+    return _SPACES_BESIDE.sub("", _SPACES.sub(" ", _TEXT_BOX.sub(r"\1", text)))
 
 
 def is_formula(content: str) -> bool:
@@ -140,7 +176,8 @@ def words(content: str) -> tuple[str, ...] | None:
         text = text.strip("().")
     if not _LETTERS.fullmatch(text):
         return None
-    parts = re.split(r"\s*(?:,\s*(?:and|or)\s|\s(?:and|or)\s|[,;/&])\s*", text.casefold())
+    text = text if has_both_cases(" ".join(re.findall(r"\b[A-Za-z]\b", text))) else text.casefold()
+    parts = re.split(r"\s*(?:,\s*(?:and|or)\s|\s(?:and|or)\s|[,;/&])\s*", text)
     found = [re.sub(r"[\s.'’-]+", "", part) for part in parts]
     return tuple(sorted(found) if re.search(r"\s(?:and|or)\s", text.casefold()) else found)
 
@@ -153,6 +190,8 @@ def spells_a_number(content: str) -> bool:
 
 def split_unit(content: str) -> tuple[str, str | None]:
     """An answer without the unit behind its number, and the unit: None for none, empty for one that isn't known."""
+    if match := _CURRENCY.match(content):
+        return match["sign"] + split_unit(content[match.end() :])[0], _CURRENCIES[match["name"]]
     if (match := _DEGREES.search(content)) and re.search(r"\d", content[: match.start()]):
         scale = re.sub(r"[^CF]", "", match["scale"].rpartition("{")[2] if "{" in match["scale"] else match["scale"])
         return content[: match.start()].strip(), "deg" + scale
@@ -162,10 +201,14 @@ def split_unit(content: str) -> tuple[str, str | None]:
         power = groups["exponent"] or groups["raised"] or groups["inexponent"] or groups["inraised"]
         power = {"²": "2", "³": "3"}.get(power or "", power)
         area = {"s": "2", "c": "3"}.get((groups["area"] or " ")[0].lower())
-        return match["before"].strip(), name + (area or power or "")
+        return match["before"].strip(), "" if name == "unit" else name + (area or power or "")
+    if (match := _IN_BRACES.fullmatch(content)) and _is_plain(match["before"]):
+        return match["before"].strip(), match["letter"] or "th"
     if (match := _WORDS_AT_END.fullmatch(content)) and _is_plain(match["before"]):
         said = (match["text"] or match["bare"] or "").strip()
-        if re.match(r"(?i)(?:and|or)\b|percent|pct", said) or (match["text"] is not None and len(said) == 1):
+        if re.match(r"(?i)(?:and|or|at (?:least|most))\b|percent|pct", said) or (
+            match["text"] is not None and len(said) == 1
+        ):
             return content, None
         return match["before"].strip(), ""
     return content, None
@@ -182,6 +225,35 @@ def _is_plain(before: str) -> bool:
     """Whether a formula is complete and has no variables."""
     bare = re.sub(r"\\[a-zA-Z]+", "", _TEXT_BOX.sub("", before))
     return not _OPEN.search(before) and not re.search(r"[^\W\d_]", re.sub(r"\A.*=", "", bare, flags=re.DOTALL))
+
+
+def split_label(content: str) -> tuple[str, str] | None:
+    r"""The letter of a choice and the choice itself, as in `\textbf{(B)}\ 5` and `B. 5`; None for all else."""
+    match = _LABEL_IN_TEXT.match(content) or _LABEL.match(content)
+    if match is None:
+        return None
+    rest = f"{match.groupdict().get('inside') or ''} {content[match.end() :]}"
+    rest = re.sub(r"\A(?:\s|\\[,;: ]|~|\\q?quad\b)+", "", rest).strip()
+    if not rest or _OTHER_LABEL.search(rest):
+        return None
+    return match["a"] or match["b"], rest
+
+
+def time_of_day(content: str) -> tuple[str, ...] | None:
+    """The parts of a time such as `2:30`, which is no ratio; None for all else."""
+    match = _TIME.fullmatch(content.strip())
+    return None if match is None else match.groups(default="")
+
+
+def open_ended(content: str) -> tuple[bool, bool]:
+    r"""Whether an answer begins with a relation, as `\geq 5`, and whether dots continue it, as in `1, 2, \ldots`."""
+    return _RELATION.match(content) is not None, _DOTS.search(content) is not None
+
+
+def has_both_cases(content: str) -> bool:
+    """Whether a formula uses a letter as a variable in both cases, as R and r."""
+    letters = set(re.findall(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", " ", _TEXT_BOX.sub(" ", content))))
+    return any(letter.lower() in letters for letter in letters if letter.isupper())
 
 
 def has_base(content: str) -> bool:

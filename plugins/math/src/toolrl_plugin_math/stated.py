@@ -7,6 +7,7 @@ Boxes that belong together are one answer, as in math-verify (`extract_boxed_con
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 MAX_BOXES = 64
@@ -29,6 +30,14 @@ _LISTED = re.compile(
     rf"\s*(?:\*\*)?\s*(?P<list>{_NUMBER}(?>\s*(?:,\s+(?:(?:and|or)\s+)?|\s(?:and|or)\s+){_NUMBER})++)"
     r"(?:\*\*)?\s*(?:[.;!]?\s*\Z|[.;!]?\s*\n|[.;!]\s)"
 )
+_CHOSEN = re.compile(r"\b(?:answers?|option|choice)\b(?:\*\*)?(?:\s+(?:is|are)\b|\s*:)", re.IGNORECASE)
+_PHRASE_END = re.compile(r"\*\*|\n|[;!?]|\.(?=\s[A-Z]|\s*\Z)(?<![A-J]\.)|,?\s(?:because|since|as)\b|,\s+not\b")
+MAX_PHRASE = 200
+"""Characters of an answer in words that are read."""
+_TAG = re.compile(r"</?answer>", re.IGNORECASE)
+_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}")
+MAX_WORDS = 3
+"""Words, units and the like, in a tagged answer that is one formula."""
 _ANSWER = re.compile(r"\banswers?\b(?:\s+(?:is|are)\b|\s*:)(?:\*\*)?\s*:?", re.IGNORECASE)
 
 
@@ -88,11 +97,35 @@ def stated_answer(text: str, *, boxed_only: bool = False, lists: bool = True) ->
     found = boxed_answer(text)
     if boxed_only:
         return None if found is None else f"\\boxed{{{found[0]}}}"
+    if lists and (tagged := _tagged(text, 0 if found is None else found[1])) is not None:
+        return tagged
     if (final := _final_statement(text, 0 if found is None else found[1], lists)) is not None:
         return final
     if found is not None:
         return f"\\boxed{{{found[0]}}}"
     return ((_listed(text) if lists else None) or text) if text.strip() else None
+
+
+def _tagged(text: str, start: int) -> str | None:
+    """What stands in the last `<answer>…</answer>` behind `start`, a formula as a box."""
+    tags = list(_TAG.finditer(text, start))
+    pairs = [(one, two) for one, two in pairwise(tags) if "/" not in one.group() and "/" in two.group()]
+    inside = text[pairs[-1][0].end() : pairs[-1][1].start()].strip() if pairs else ""
+    if not inside or "\\boxed" in inside:
+        return None
+    return inside if "$" in inside or len(_WORD.findall(inside)) > MAX_WORDS else f"\\boxed{{{inside}}}"
+
+
+def stated_phrase(text: str) -> str | None:
+    """What a text without a box says its answer is, in words: the phrase behind the last "The answer is" or "Answer:",
+    or else its last line. None if it is empty or long."""
+    if "\\boxed" in text:
+        return None
+    statements = list(_CHOSEN.finditer(text))
+    rest = text[statements[-1].end() :] if statements else text.strip().rpartition("\n")[2]
+    phrase = _PHRASE_END.split(rest[:MAX_PHRASE].strip().lstrip("*:_` \n"), maxsplit=1)[0]
+    phrase = re.sub(r"\A(?:option|choice)\s+", "", phrase.strip("*_`'\" "), flags=re.IGNORECASE)
+    return phrase or None
 
 
 def _final_statement(text: str, start: int, lists: bool) -> str | None:

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolrl_plugin_math import notation
-from toolrl_plugin_math.stated import boxed_answer
+from toolrl_plugin_math import notation, typed
+from toolrl_plugin_math.stated import boxed_answer, stated_phrase
 
 MEMORY_BYTES = 4 * 2**30
 """Address space at most: an answer such as 9^{9^9} shall not take the machine's memory."""
 MARK = "####"
+_WORD = re.compile(r"[^\W\d_]{2,}")
 _DOLLARS = re.compile(r"(?<!\\)\$")
 
 
@@ -52,11 +53,11 @@ class Reading:
     value: Any
     """The expression that math-verify found in a text; None if `content` has to be parsed."""
 
-    def parse(self, content: str) -> Any:
+    def parse(self, content: str, *, keep_case: bool) -> Any:
         """The expression that `content`, a way to write this answer, stands for; None if it can't be parsed."""
-        if self.value is not None and content == self.content:
+        if self.value is not None and content == self.content and not keep_case:
             return self.value
-        return _parse(notation.mixed_numbers(notation.elements_as_words(content)))
+        return _parse(notation.mixed_numbers(notation.elements_as_words(content)), keep_case)
 
 
 def _judge() -> Callable[..., str]:
@@ -73,7 +74,12 @@ def _judge() -> Callable[..., str]:
             return "bad_gold"
         try:
             said = _read(text)
-            return "right" if said is not None and any(_same(truth, said) for truth in truths) else "wrong"
+            if said is not None and any(_right(truth, said) for truth in truths):
+                return "right"
+            phrase = stated_phrase(text)
+            chosen = [truth for truth in truths if truth.words is not None or notation.split_label(truth.written)]
+            named = phrase is not None and any(_right(truth, _reading(phrase)) for truth in chosen)
+            return "right" if named else "wrong"
         except Exception:  # noqa: BLE001 - a text that the library can't take is no answer
             return "wrong"
 
@@ -114,7 +120,7 @@ def _read_gold(gold: str) -> Reading | None:
             return None
         if truth.words is not None:
             return None if notation.spells_a_number(truth.content) else truth
-        if _parse(truth.content) is not None or notation.is_formula(truth.content):
+        if _parse(truth.content, False) is not None or notation.is_formula(truth.content):
             return truth  # one that math-verify can't parse is compared as text
         return None
     except Exception:  # noqa: BLE001 - what the library fails at can't be a ground truth
@@ -125,17 +131,35 @@ def _read(text: str) -> Reading | None:
     """An answer: the inside of a box or of one formula, else what math-verify finds in the text; None for none."""
     boxed = boxed_answer(text)
     content, value = notation.content_of(text) if boxed is None else boxed[0], None
-    if content is None:
-        content, value = _found(text)
-    if content is None or not content.strip():
-        return None
-    content = notation.without_preamble(notation.content_of(content) or content.strip()).replace("∅", "\\emptyset ")
-    content = re.sub(r"(?<=[\d}])\.\Z", "", content)
+    if content is None and (latex := typed.in_text(text)) != text and not _WORD.search(text):
+        content = text.strip()  # a formula without delimiters
+    elif content is None:
+        content, value = _found(latex)
+    return None if content is None or not content.strip() else _reading(content, value)
+
+
+def _reading(content: str, value: Any = None) -> Reading:
+    """An answer that is written as `content`; `value` if math-verify has parsed it."""
+    content = notation.without_preamble(notation.content_of(content) or content.strip())
+    content = re.sub(r"(?<=[\d}])[.,;]\Z", "", notation.without_braces(typed.as_latex(content)))
     words = notation.words(content)
     number, unit = notation.split_unit(content)
     if words is not None or unit is None:
         return Reading(content, content, words, None, value)
     return Reading(content, number, words, unit, None)
+
+
+def _right(truth: Reading, said: Reading) -> bool:
+    """Whether an answer is right. One that names a choice, as `B. 5`, may equal its letter or what it says."""
+    if _same(truth, said):
+        return True
+    choice, named = notation.split_label(truth.written), notation.split_label(said.written)
+    if choice is not None and named is not None:
+        return choice[0] == named[0] and _same(_reading(choice[1]), _reading(named[1]))
+    if named is not None:
+        letter = truth.words is not None and len("".join(truth.words)) == 1
+        return truth.words == (named[0].casefold(),) if letter else _same(truth, _reading(named[1]))
+    return choice is not None and (said.words == (choice[0].casefold(),) or _same(_reading(choice[1]), said))
 
 
 def _same(truth: Reading, said: Reading) -> bool:
@@ -145,6 +169,11 @@ def _same(truth: Reading, said: Reading) -> bool:
         return True
     if truth.words is not None and said.words is not None:
         return truth.words == said.words
+    if notation.open_ended(truth.content) != notation.open_ended(said.content):
+        return False
+    times = notation.time_of_day(truth.content), notation.time_of_day(said.content)
+    if None not in times:
+        return times[0] == times[1]
     gold, answer = _with_bases(truth.content, said.content)
     return any(
         _equal(truth, one, said, other)
@@ -167,7 +196,8 @@ def _equal(truth: Reading, gold: str, said: Reading, answer: str) -> bool:
     from toolrl_plugin_math import equality
 
     (gold, in_percent), (answer, given_in_percent) = notation.split_percent(gold), notation.split_percent(answer)
-    expected, given = truth.parse(gold), said.parse(answer)
+    keep_case = notation.has_both_cases(gold) or notation.has_both_cases(answer)
+    expected, given = truth.parse(gold, keep_case=keep_case), said.parse(answer, keep_case=keep_case)
     if expected is None or given is None:
         return False
     expected, has_percent = equality.without_percent(expected)
@@ -180,9 +210,13 @@ def _equal(truth: Reading, gold: str, said: Reading, answer: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _parse(content: str) -> Any:
+def _parse(content: str, keep_case: bool) -> Any:
     """The expression that a formula stands for; None for one that math-verify can't parse."""
-    return next((value for value in _search(f"\\boxed{{{content}}}") if not isinstance(value, str)), None)
+    from toolrl_plugin_math import equality
+
+    with equality.case_of_symbols(keep=keep_case):
+        found = _search(f"\\boxed{{{content}}}")
+    return next((value for value in found if not isinstance(value, str)), None)
 
 
 def _found(text: str) -> tuple[str | None, Any]:
