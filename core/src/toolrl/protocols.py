@@ -354,6 +354,16 @@ class TaskSource(Protocol):
     def __getitem__(self, index: int) -> Task: ...
 
 
+@runtime_checkable
+class HasDigest(Protocol):
+    """Data sets may give a digest of their rows. Checkpoints keep it, and a resumed run remarks on other data."""
+
+    def digest(self) -> str | None:
+        """The same for the same rows, also in another process and folder; None if unknown. Asked once, at the start: it
+        should take a second at most."""
+        ...
+
+
 class Observer(Protocol):
     """An object with one or more of the event methods of `toolrl.hookspecs`: `toolrl_step_end(self, run, report)` …
 

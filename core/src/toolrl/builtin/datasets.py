@@ -55,6 +55,10 @@ class FileDataset:
         """The row's file and place in it."""
         return self._rows.where(index)
 
+    def digest(self) -> str:
+        """A digest of the rows."""
+        return self._rows.digest()
+
     def _task(self, row: Row, name: str, folder: Path) -> Task:
         """`folder`: where relative paths of images begin. Raises DataError, without the row's place."""
         identity = self._get(row, "id")

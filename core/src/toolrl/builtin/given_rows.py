@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from toolrl.builtin.rows import FileRows, Row, table_row
 from toolrl.errors import ConfigError, DataError
@@ -79,6 +79,8 @@ def check_not_splits(value: Mapping[str, Any], where: str) -> None:
 class GivenRows(FileRows):
     """Rows by index."""
 
+    in_memory: ClassVar[bool] = True
+
     def __init__(self, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         """`path` names the rows."""
         super().__init__(path)
@@ -97,6 +99,8 @@ class GivenRows(FileRows):
 class ArrowRows(FileRows):
     """Rows of a `datasets.Dataset`, as Arrow has them: images as bytes or path, null fields left out."""
 
+    in_memory: ClassVar[bool] = True
+
     def __init__(self, dataset: Any, path: Path) -> None:
         """`path` names the rows; relative paths of images start at its parent."""
         super().__init__(path)
@@ -111,6 +115,8 @@ class ArrowRows(FileRows):
 
 class TableRows(FileRows):
     """Rows of a pyarrow table."""
+
+    in_memory: ClassVar[bool] = True
 
     def __init__(self, table: Any, path: Path) -> None:
         super().__init__(path)
@@ -142,6 +148,8 @@ def _table(value: Any, path: Path, where: str) -> TableRows:
 class FrameRows(FileRows):
     """Rows of a pandas frame. Its objects have all keys in all rows if they come from Arrow, so nulls are left out of
     them as out of a parquet file's."""
+
+    in_memory: ClassVar[bool] = True
 
     def __init__(self, frame: Any, path: Path, where: str) -> None:
         super().__init__(path)

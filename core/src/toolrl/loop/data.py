@@ -10,10 +10,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
+from toolrl.loop.data_state import rows_digest
 from toolrl.chat.conversation import check_demonstration, check_question, read_messages
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import DataError, ToolrlError
-from toolrl.protocols import TaskSource
+from toolrl.protocols import HasDigest, TaskSource
 from toolrl.rollouts.environment import pick_environment
 from toolrl.types import Task
 
@@ -69,6 +70,10 @@ class CheckedTasks:
                 message, hint = error.message, error.hint
             raise DataError(message, where=self._place(index), hint=hint) from error
 
+    def digest(self) -> str | None:
+        """A digest of the rows; None if the data set gives none."""
+        return data_digest(self._source)
+
     def _place(self, index: int) -> str:
         place = getattr(self._source, "where", None)
         return str(place(index)) if callable(place) else f"{self._where}, row {index} (counted from 0)"
@@ -115,6 +120,17 @@ class GoodTasks:
 
     def __getitem__(self, index: int) -> Task:
         return self._tasks[self._good[index]]
+
+    def digest(self) -> str | None:
+        """A digest of all rows, bad ones too; None if the data set gives none."""
+        return self._tasks.digest()
+
+
+def data_digest(rows: Any) -> str | None:
+    """A digest of a data set that gives one, or of a list of tasks; None for other data sets."""
+    if isinstance(rows, HasDigest):
+        return rows.digest()
+    return rows_digest(len(rows), rows.__getitem__) if isinstance(rows, list | tuple) else None
 
 
 def left_out(sources: Iterable[TaskSource]) -> dict[str, float]:
@@ -164,6 +180,10 @@ class EndlessOrder(Generic[T]):
     def rows(self) -> int:
         """How many there are."""
         return len(self._rows)
+
+    def digest(self) -> str | None:
+        """A digest of the rows; None if the data set gives none."""
+        return data_digest(self._rows)
 
     def take(self, position: int, count: int) -> list[T]:
         """What stands at positions position … position + count − 1 of the endless sequence."""
