@@ -163,6 +163,11 @@ def test_fine_tuning_on_the_good_episodes_of_a_run(trained: Any, here: Any, work
         ),
         ("train", {"rollout": {"max_episode_tokens": 4096}}, "rollout.max_episode_tokens: 4096 tokens, but the model"),
         ("train", {"device": "abacus"}, "device: 'abacus' is no device"),
+        (
+            "train",
+            {"environments": {"default": {"rewards": ["reasoning_gym"]}}},
+            "data.train: 40 of the first 40 rows can't be scored",
+        ),
     ],
 )
 def test_what_cannot_run_says_why(

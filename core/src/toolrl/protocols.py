@@ -275,6 +275,18 @@ class ScoresGroups(Protocol):
 
 
 @runtime_checkable
+class ChecksTasks(Protocol):
+    """A reward's options may tell which tasks it can't score, before anything is built or started; so may a reward that
+    is given as a Python object. `toolrl config check --data` asks for all rows, the start of a run for the first.
+    """
+
+    def check_task(self, task: Task) -> None:
+        """Raises DataError or RewardError for a task of which no episode can be scored: one whose answer is missing, or
+        can't be read. Should take less than a millisecond."""
+        ...
+
+
+@runtime_checkable
 class StartsAndStops(Protocol):
     """What a reward may give besides, where it keeps processes or connections for the whole run."""
 

@@ -22,9 +22,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
-from toolrl.loop.data_state import DIGEST_BYTES, WatchedFile, rows_digest
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import SAVE_AS_UTF8, DataError
+from toolrl.loop.data_state import DIGEST_BYTES, WatchedFile, rows_digest
 
 Row = dict[str, Any]
 T = TypeVar("T")

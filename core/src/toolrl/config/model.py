@@ -148,7 +148,8 @@ class DataConfig(Frame):
     bad_rows: Literal["stop", "skip"] = Field(
         "stop",
         description="Handling of rows that can't be read. stop: the run ends when it draws one. skip: all rows are "
-        "read at the start, and bad ones left out, with a warning and the metric `data/bad_rows`.",
+        "read at the start, and bad ones left out, also those that a reward can't score, with a warning and the metric "
+        "`data/bad_rows`.",
     )
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from toolrl.loop.data_state import rows_digest
 from toolrl.chat.conversation import check_demonstration, check_question, read_messages
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import DataError, ToolrlError
-from toolrl.protocols import HasDigest, TaskSource
+from toolrl.loop.data_state import rows_digest
+from toolrl.protocols import ChecksTasks, HasDigest, TaskSource
 from toolrl.rollouts.environment import pick_environment
 from toolrl.types import Task
 
@@ -35,6 +36,10 @@ MAX_DEPTH = 100
 """Levels of a task's values. A few hundred more, and what copies or writes them runs out of stack."""
 SHOWN = 20
 """Bad rows that a message names."""
+LOOKED_AT = 1000
+"""First rows of which the start of a run finds out whether they can be scored."""
+SECONDS = 1.0
+"""Time that this may take."""
 
 
 DEMONSTRATIONS = "sft.data"
@@ -45,11 +50,19 @@ class CheckedTasks:
     """Tasks of a data set. One that can't be read, whatever its plugin raises for it, or that no run can take, is a
     DataError with its place. Remarks on rows are logged, each kind once."""
 
-    def __init__(self, source: TaskSource, environments: Mapping[str, Any], where: str) -> None:
-        """`environments` by name, as the config has them; `where` is the data set's place there."""
+    def __init__(
+        self,
+        source: TaskSource,
+        environments: Mapping[str, Any],
+        where: str,
+        rewards: Mapping[str, Mapping[str, ChecksTasks]] | None = None,
+    ) -> None:
+        """`environments` by name, as the config has them; `where` is the data set's place there. `rewards` are those
+        that check tasks, by their names and the names of their environments."""
         self._source = source
         self._environments = environments
         self._where = where
+        self._rewards = rewards or {}
         self._remarks = Remarks()
 
     def __len__(self) -> int:
@@ -91,14 +104,50 @@ class CheckedTasks:
         return replace(task, messages=messages)
 
     def bad(self) -> dict[int, ToolrlError]:
-        """What is wrong with each bad row. Reads all."""
-        found = {}
+        """What is wrong with each row that can't be read or scored. Reads all."""
+        found: dict[int, ToolrlError] = {}
         for index in range(len(self)):
             try:
-                self[index]
+                self._check_scored(index, self[index])
             except ToolrlError as error:
                 found[index] = error
         return found
+
+    def _check_scored(self, index: int, task: Task) -> None:
+        """Raises DataError for a task that a reward of its environment can't score."""
+        for name, reward in pick_environment(self._rewards, task).items() if self._rewards else ():
+            try:
+                reward.check_task(task)
+            except Exception as error:
+                problem, hint = f"{type(error).__name__}: {error}", None
+                if isinstance(error, ToolrlError):
+                    problem, hint = error.message, error.hint
+                text = f"the reward {name!r} can't score it: {problem}"
+                raise DataError(text, where=self._place(index), hint=hint) from error
+
+    def check_first(self) -> None:
+        """Warn of rows that can't be scored among the first ones. Raises DataError if none of these can be."""
+        if not any(self._rewards.values()):
+            return
+        bad: dict[int, ToolrlError] = {}
+        looked_at, end = 0, time.monotonic() + SECONDS
+        for index in range(min(len(self), LOOKED_AT)):
+            try:
+                task = self[index]
+            except ToolrlError:  # said when it is drawn
+                continue
+            try:
+                looked_at += 1
+                self._check_scored(index, task)
+            except ToolrlError as error:
+                bad[index] = error
+            if time.monotonic() > end:
+                break
+        if bad:
+            text = f"{self._where}: {len(bad)} of the first {looked_at} rows can't be scored: {described(bad)}"
+            if len(bad) == looked_at:
+                raise DataError(text)
+            _log.warning("%s\n  Their episodes fail. `data: {bad_rows: skip}` leaves such rows out.", text)
 
 
 class GoodTasks:

@@ -159,7 +159,6 @@ class Saver:
         self.last_step = state.step
         return state.step
 
-
     def _compare_data(self, state: LoopState, name: str) -> None:
         """Remark on data sets that aren't what they were when the checkpoint `name` was written."""
         if None not in (state.rows, self.rows) and state.rows != self.rows:
