@@ -17,12 +17,17 @@ from typing import Any, ClassVar
 
 from toolrl.builtin.rows import FileRows, Row, table_row
 from toolrl.errors import ConfigError, DataError
+from toolrl.tools.values import array_items, short_floats
 
 HINT = "Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, a data frame, or a list of Task."
 
 
 _NO_VALUES = ("NaTType", "NAType")
 """Types of pandas' missing values."""
+
+
+_SHORT = ("float32", "float[pyarrow]")
+"""Types of pandas' columns whose numbers have 32 bits; its records hold them with 64."""
 
 
 def has_rows(value: Any) -> bool:
@@ -158,6 +163,7 @@ class FrameRows(FileRows):
         if len(set(names)) < len(names):
             twice = ", ".join(dict.fromkeys(name for name in names if names.count(name) > 1))
             raise ConfigError(f"{where}: duplicate column {twice}", hint="Rename one, or leave it out.")
+        self._short = {name for name, kind in frame.dtypes.items() if str(kind).lower() in _SHORT}
 
     def __len__(self) -> int:
         return len(self._frame)
@@ -165,7 +171,9 @@ class FrameRows(FileRows):
     def __getitem__(self, index: int) -> Row:
         # A slice keeps the columns' types; iloc[index] would give all of them one.
         (row,) = self._frame.iloc[index : index + 1].to_dict("records")
-        return _row(row, nulls=False)
+        return _row(
+            {name: short_floats(cell) if name in self._short else cell for name, cell in row.items()}, nulls=False
+        )
 
 
 def _row(row: Mapping[Any, Any], *, nulls: bool = True) -> Row:
@@ -183,9 +191,7 @@ def plain(value: Any, *, nulls: bool = True) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item, nulls=nulls) for item in value]
     if hasattr(value, "dtype") and hasattr(value, "tolist") and not isinstance(value, type):
-        found = value.tolist()
-        # numpy's longdouble gives itself.
-        return float(found) if type(found) is type(value) else plain(found, nulls=nulls)
+        return plain(array_items(value), nulls=nulls)
     return None if type(value).__name__ in _NO_VALUES else value
 
 

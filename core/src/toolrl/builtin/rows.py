@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import SAVE_AS_UTF8, DataError
 from toolrl.loop.data_state import DIGEST_BYTES, WatchedFile, rows_digest
+from toolrl.tools.values import short_floats
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -267,7 +268,8 @@ class JoinedRows:
     def __getitem__(self, index: int) -> Row:
         file, row = self._find(index)
         try:
-            return file[row]
+            # NaN is the empty cell of a table that pandas wrote.
+            return {name: value for name, value in file[row].items() if value == value or not isinstance(value, float)}
         finally:  # after reading, also if that failed: a file that was changed explains it
             file.check_unchanged()
 
@@ -346,6 +348,8 @@ def _decoded(value: Any, field: Any) -> Any:
     if name == "arrow.json" and isinstance(value, str):
         return json.loads(value)
     kind = getattr(field.type, "storage_type", field.type)
+    if isinstance(value, float):
+        return short_floats(value) if str(kind) == "float" else value
     if isinstance(value, dict):
         return {key: _decoded(item, kind.field(key)) for key, item in value.items() if item is not None}
     if isinstance(value, list) and hasattr(kind, "value_field"):

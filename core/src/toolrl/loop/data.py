@@ -17,7 +17,7 @@ from toolrl.errors import DataError, ToolrlError
 from toolrl.loop.data_state import rows_digest
 from toolrl.protocols import ChecksTasks, HasDigest, TaskSource
 from toolrl.rollouts.environment import pick_environment
-from toolrl.types import Task
+from toolrl.types import Message, Task
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ class CheckedTasks:
         if not isinstance(task, Task):
             raise DataError(f"the row is a {type(task).__name__}, expected a Task")
         messages = read_messages(task.messages) if task.messages else ()
+        _check_text(messages)
         if self._where == DEMONSTRATIONS:
             check_demonstration(messages)
         else:
@@ -194,6 +195,19 @@ def described(bad: Mapping[int, ToolrlError]) -> str:
     more = [f"and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
     hints = dict.fromkeys(error.hint for error in islice(bad.values(), SHOWN) if error.hint)
     return "\n  ".join(["", *lines, *more, *hints])
+
+
+def _check_text(messages: Iterable[Message]) -> None:
+    """Raises DataError for a text that no tokenizer and no file takes."""
+    for index, message in enumerate(messages):
+        try:
+            f"{message.content}{message.reasoning}".encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise DataError(
+                f"'messages[{index}]' holds {half!a}, half of a character of two",
+                hint="The text was cut inside of an emoji or another such character. Mend or drop it.",
+            ) from None
 
 
 def _check_depth(task: Task) -> None:

@@ -132,8 +132,9 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
                 f"task {task.id!r}: nothing scores the data_source {source!r}; known are {', '.join(KNOWN)}",
                 hint="Give a function of your own by `path`, or name a scorer: `scorers: {your_source: math}`.",
             )
-        if task.answer is None:
-            raise RewardError(f"task {task.id!r} has no reward_model.ground_truth to compare with")
+        answer = task.answer
+        if answer is None or (isinstance(answer, str) and not answer.strip()) or answer != answer:  # NaN
+            raise RewardError(f"task {task.id!r} has no reward_model.ground_truth to compare with (got {answer!r:.80})")
         return found
 
 
