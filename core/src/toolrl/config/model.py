@@ -148,7 +148,7 @@ class DataConfig(Frame):
     bad_rows: Literal["stop", "skip"] = Field(
         "stop",
         description="Handling of rows that can't be read. stop: the run ends when it draws one. skip: these and rows "
-        "that no reward can score are left out at the start, with a warning and the metric `data/bad_rows`.",
+        "that a reward can't score are left out at the start, with a warning and the metric `data/bad_rows`.",
     )
 
 

@@ -133,7 +133,7 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
                 hint="Give a function of your own by `path`, or name a scorer: `scorers: {your_source: math}`.",
             )
         answer = task.answer
-        if answer is None or (isinstance(answer, str) and not answer.strip()) or answer != answer:  # NaN
+        if answer is None or (isinstance(answer, float) and answer != answer):  # NaN is an empty cell
             raise RewardError(f"task {task.id!r} has no reward_model.ground_truth to compare with (got {answer!r:.80})")
         return found
 
