@@ -163,6 +163,11 @@ def test_fine_tuning_on_the_good_episodes_of_a_run(trained: Any, here: Any, work
         ),
         ("train", {"rollout": {"max_episode_tokens": 4096}}, "rollout.max_episode_tokens: 4096 tokens, but the model"),
         ("train", {"device": "abacus"}, "device: 'abacus' is no device"),
+        (
+            "train",
+            {"environments": {"default": {"rewards": ["reasoning_gym"]}}},
+            "data.train: 40 of the first 40 rows can't be scored",
+        ),
     ],
 )
 def test_what_cannot_run_says_why(
@@ -189,6 +194,51 @@ def test_bad_rows_stop_a_run_or_are_left_out_and_counted(trained: Any, here: Any
     folder = workplace.run("rows")
     assert {line.kind: line.metrics["data/bad_rows"] for line in folder.metrics_lines()} == {"train": 4, "eval": 4}
     assert len(list(folder.episodes(kind="eval", steps=[1]))) == 2
+
+
+VANDAL = {
+    "plugin": """
+        from toolrl import Component, hookimpl
+
+        @hookimpl
+        def toolrl_observers():
+            yield Component("vandal", "toolrl_plugin_vandal.plugin:Vandal", summary="Changes the data.")
+
+        class Vandal:
+            def __init__(self, options, context):
+                pass
+
+            def toolrl_step_end(self, run, report):
+                from pathlib import Path
+                path = Path("changing.jsonl")
+                path.write_text(path.read_text().replace("99", "55"))
+    """
+}
+
+
+def test_data_that_changes_stops_a_run_or_is_remarked_on(
+    trained: Any, here: Any, workplace: Any, plugin_site: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(answer: str) -> None:
+        rows = [{"prompt": f"{number} + 1", "answer": answer} for number in range(10, 18)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    path = workplace.folder / "changing.jsonl"
+    write("11")
+    data = {name: {"use": "jsonl", "options": {"path": "changing.jsonl"}} for name in ("train", "eval")}
+    config = workplace.config({"data": data, "trainer": {"steps": 1}, "run": {"name": "changing"}}, name="changing")
+    assert here("train", config).returncode == 0
+    done = here("train", config, "--resume", "--set", "trainer.steps=2")
+    assert (done.returncode, "the data have changed" in caplog.text) == (0, False)
+    write("99")
+    plugin_site.add("vandal", VANDAL)
+    more = ["--resume", "--set", "trainer.steps=4", "--set", 'observers=["vandal"]']
+    done = here("train", config, *more, site=plugin_site)
+    for where in ("data.train", "data.eval"):
+        assert f"{where}: the data have changed since step-000002 was written" in caplog.text
+    assert done.returncode == 1
+    assert "changing.jsonl: the file was changed during the run" in done.stderr
+    assert workplace.run("changing").summary()["steps"] == 3
 
 
 # A run that stops itself.

@@ -26,7 +26,7 @@ from toolrl.config.model import Config
 from toolrl.config.remarks import remarks
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST, find_checkpoint, list_checkpoints, verify
-from toolrl.loop.data import EndlessOrder, left_out
+from toolrl.loop.data import CheckedTasks, EndlessOrder, left_out
 from toolrl.loop.evaluate import Evaluator, ablate
 from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.ranks import ONE, Ranks
@@ -147,6 +147,9 @@ async def assemble(
     if trains and isinstance(backend, ChecksMemory):
         backend.check_memory(source, engine_options(registry, config), ranks.size)
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
+    for tasks in datasets.values() if ranks.first else ():
+        if isinstance(tasks, CheckedTasks):
+            tasks.check_first()
     async with AsyncExitStack() as stack:
         stack.enter_context(masked_logs(loaded.hide))
         folder = _run_folder(directory, loaded, registry, ranks, total_steps, resume=resume, overwrite=overwrite)

@@ -32,7 +32,8 @@ class Component(Generic[T]):
     """One line for `toolrl list-plugins`."""
     options: str | None = None
     """`package.module:Model`, a pydantic model of its options; None where it has none. Where the model has a method
-    `check_files()`, `toolrl config check` and a run's start call it: it raises a ToolrlError for a missing file."""
+    `check_files()`, `toolrl config check` and a run's start call it: it raises a ToolrlError for a missing file.
+    The options of a reward may follow `toolrl.protocols.ChecksTasks`."""
     check: str | None = None
     """`package.module:function`, called without arguments by `toolrl doctor`: returns a line that says what it found,
     raises where the component can't work here."""

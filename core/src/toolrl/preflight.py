@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from toolrl.building import build_component
+from toolrl.config.components import check_options
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
@@ -15,8 +17,11 @@ from toolrl.config.remarks import missing_files
 from toolrl.errors import ConfigError, DataError, UnknownComponentError
 from toolrl.loop.data import CheckedTasks, GoodTasks
 from toolrl.plugins.registry import Registry
-from toolrl.protocols import BuildContext, Cluster, TaskSource
+from toolrl.protocols import BuildContext, ChecksTasks, Cluster, TaskSource
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
+
+SCORED = ("data.train", "data.eval")
+"""Data sets whose tasks are played, and scored."""
 
 
 def check_start(
@@ -96,6 +101,21 @@ def _uses(config: Config) -> dict[str, ComponentUse | None]:
     return {"data.train": config.data.train, "data.eval": config.data.eval, "sft.data": sft}
 
 
+def task_checks(registry: Registry, config: Config) -> dict[str, dict[str, ChecksTasks]]:
+    """The rewards of each environment that check tasks, by their names in the config: their options, or the reward
+    itself if it is a Python object. Nothing is built."""
+    found: dict[str, dict[str, ChecksTasks]] = {}
+    for name, environment in config.environments.items():
+        checks = found[name] = {}
+        for use in environment.rewards:
+            component = registry.get("rewards", use.use).component
+            options, _ = check_options(component, use.options)
+            given = inspect.unwrap(component.load()) if options is None else options
+            if isinstance(given, ChecksTasks) and not isinstance(given, type):
+                checks[use.use] = given
+    return found
+
+
 def build_dataset(
     registry: Registry, config: Config, run_dir: Path, where: str, use: ComponentUse | None
 ) -> CheckedTasks | GoodTasks:
@@ -107,5 +127,6 @@ def build_dataset(
     source: TaskSource = build_component(registry, "datasets", use, context, where)
     if len(source) == 0:
         raise DataError("the data set is empty", where=where, hint="Check its path, split and limit.")
-    tasks = CheckedTasks(source, config.environments, where)
+    rewards = task_checks(registry, config) if where in SCORED else None
+    tasks = CheckedTasks(source, config.environments, where, rewards)
     return GoodTasks(tasks, where) if config.data.bad_rows == "skip" else tasks

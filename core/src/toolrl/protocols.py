@@ -275,6 +275,18 @@ class ScoresGroups(Protocol):
 
 
 @runtime_checkable
+class ChecksTasks(Protocol):
+    """A reward's options may tell which tasks it can't score, before anything is built or started; so may a reward that
+    is given as a Python object. `toolrl config check --data` asks for all rows, the start of a run for the first.
+    """
+
+    def check_task(self, task: Task) -> None:
+        """Raises DataError or RewardError for a task of which no episode can be scored: one whose answer is missing, or
+        can't be read. Should take less than a millisecond."""
+        ...
+
+
+@runtime_checkable
 class StartsAndStops(Protocol):
     """What a reward may give besides, where it keeps processes or connections for the whole run."""
 
@@ -352,6 +364,16 @@ class TaskSource(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Task: ...
+
+
+@runtime_checkable
+class HasDigest(Protocol):
+    """Data sets may give a digest of their rows. Checkpoints keep it, and a resumed run remarks on other data."""
+
+    def digest(self) -> str | None:
+        """The same for the same rows, also in another process and folder; None if unknown. Asked once, at the start: it
+        should take a second at most."""
+        ...
 
 
 class Observer(Protocol):

@@ -123,7 +123,12 @@ def _target(value: Any, kind: str, where: str) -> Any:
     if kind == "rewards" and callable(value) and not hasattr(value, "score"):
         reward = _FunctionReward(value)
         return lambda options, context: reward
-    return lambda options, context: value
+
+    def factory(options: Any, context: Any) -> Any:
+        return value
+
+    factory.__wrapped__ = value  # type: ignore[attr-defined]  # for checks of a reward before it is built
+    return factory
 
 
 def _takes_options(function: Callable[..., Any]) -> bool:

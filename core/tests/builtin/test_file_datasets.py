@@ -459,7 +459,20 @@ class TestImages:
         with pytest.raises(DataError, match=match):
             read(write(tmp_path / "train.jsonl", row))[0]
 
-    def test_a_named_column_must_be_a_list(self, tmp_path: Path) -> None:
-        data = read(write(tmp_path / "train.jsonl", {"prompt": "x", "pics": "a"}), fields={"images": "pics"})
-        with pytest.raises(DataError, match="'pics' is 'a', expected a list of images"):
-            data[0]
+    def test_a_named_column_may_hold_a_single_image(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "train.jsonl", {"prompt": "x", "pics": "a"}, {"prompt": "x", "pics": 7})
+        data = read(path, fields={"images": "pics"})
+        assert [media.data for media in data[0].messages[0].media] == [str(tmp_path / "a")]
+        with pytest.raises(DataError, match="'pics' is 7, expected a path"):
+            data[1]
+
+    def test_pictures_of_pil_are_taken(self) -> None:
+        picture = pytest.importorskip("PIL.Image").new("RGB", (2, 2))
+        assert datasets.read_image(picture, "images[0]", Path()).data is picture
+
+
+def test_an_empty_cell_of_a_table_is_absent_for_every_reader(tmp_path: Path) -> None:
+    """pandas writes NaN where a cell is empty."""
+    path = write(tmp_path / "a.jsonl", '{"prompt": "q", "answer": NaN, "level": NaN, "inside": [NaN]}')
+    row = rows.JoinedRows([rows.open_rows(path)])[0]
+    assert list(row) == ["prompt", "inside"]

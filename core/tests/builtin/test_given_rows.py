@@ -178,3 +178,33 @@ def test_a_duplicate_column_of_arrow_names_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="duplicate column 'prompt'") as caught:
         file_datasets.parquet(FileDatasetOptions(path=str(tmp_path / "a.parquet")), BuildContext("parquet"))[0]
     assert caught.value.where == f"{tmp_path / 'a.parquet'}[0]"
+
+
+@pytest.mark.parametrize("way", ["numpy", "pandas", "Arrow", "parquet", "Dataset"])
+def test_short_floats_are_the_numbers_that_were_written(way: str, tmp_path: Path) -> None:
+    """0.1 of 32 bits is no 0.10000000149: ground truths are compared as texts."""
+    numpy = pytest.importorskip("numpy")
+    values = numpy.array([0.1, 2.5], dtype="float32")
+    columns = {"prompt": ["q", "q"], "answer": values}
+    if way == "numpy":
+        found = tasks([{"prompt": "q", "answer": value, "more": [value]} for value in values])
+    elif way == "pandas":
+        found = tasks(pytest.importorskip("pandas").DataFrame(columns))
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        table = pyarrow.table({**columns, "more": [[value] for value in values]})
+        if way == "parquet":
+            pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
+            options = FileDatasetOptions(path=str(tmp_path / "a.parquet"))
+            source = file_datasets.parquet(options, BuildContext("parquet"))
+            found = [source[0], source[1]]
+        else:
+            found = tasks(table if way == "Arrow" else pytest.importorskip("datasets").Dataset(table))
+    assert [task.answer for task in found] == [0.1, 2.5]
+    assert [task.extra.get("more", [0.1]) for task in found][:1] == [[0.1]]
+
+
+def test_times_of_numpy_are_texts_and_not_nanoseconds() -> None:
+    numpy = pytest.importorskip("numpy")
+    (task,) = tasks([{"prompt": "q", "answer": numpy.datetime64("2020-01-02T03:04:05", "ns")}])
+    assert str(task.answer).startswith("2020-01-02T03:04:05")

@@ -40,7 +40,7 @@ def _names(directory: Path) -> list[str]:
 
 def test_how_far_the_run_was_comes_back(trainer: Any, tmp_path: Path) -> None:
     buffer = ({"row": 3, "episodes": []}, {"row": 4, "episodes": [{"id": "x"}]})
-    state = LoopState(3, 4, 24, "abc", pending=(22, 23), buffer=buffer, rows=100)
+    state = LoopState(3, 4, 24, "abc", pending=(22, 23), buffer=buffer, rows=100, data={"data.train": "d"})
     assert load_state(save_checkpoint(tmp_path, state, lambda folder: trainer.save(folder, None))) == state
 
 

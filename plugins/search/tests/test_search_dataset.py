@@ -86,6 +86,9 @@ def test_plainer_rows(tmp_path: Path) -> None:
         ({"question": " ", "answer": "a"}, "needs a text `question`"),
         ({"question": "q"}, "needs `golden_answers`"),
         ({"question": "q", "golden_answers": []}, "needs `golden_answers`"),
+        ({"question": "q", "golden_answers": ["", None, " "]}, "needs `golden_answers`"),
+        ({"question": "q", "answer": float("nan")}, "needs `golden_answers`"),
+        ({"question": "q", "answers": [{"text": "a"}]}, "an answer is {'text': 'a'}, expected a text or a number"),
     ],
 )
 def test_bad_rows_are_told_with_their_place(tmp_path: Path, row: dict[str, Any], message: str) -> None:

@@ -121,9 +121,10 @@ class TestValue:
         right = "<answer>4</answer>"
         for answer in (4, "4", ["5", 4], {"target": ["4"]}, {"target": "4"}):
             assert scored(episode(right, answer=answer)).value == 1
-        for answer in (None, [], {"other": 1}):
-            with pytest.raises(RewardError, match="no answer"):
-                scored(episode(right, answer=answer))
+        for answer in (None, [], {"other": 1}, "", " ", ["", None]):
+            for text in (right, "<answer></answer>"):
+                with pytest.raises(RewardError, match="no answer"):
+                    scored(episode(text, answer=answer))
 
 
 class TestSteps:

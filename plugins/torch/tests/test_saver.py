@@ -75,6 +75,32 @@ def test_another_number_of_rows_is_remarked_on(
     assert ("has 9 rows now, and had 8 when step-000001 was written" in caplog.text) == told
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [
+        ({"data.train": "a", "data.eval": "b"}, {"data.train": "a", "data.eval": "b"}, []),
+        ({"data.train": "a", "data.eval": "b"}, {"data.train": "x", "data.eval": "y"}, ["data.train", "data.eval"]),
+        ({}, {"data.train": "a"}, []),
+        ({"data.train": "a"}, {}, []),
+    ],
+)
+def test_other_data_are_remarked_on(
+    tiny: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    before: dict[str, str],
+    now: dict[str, str],
+    told: list[str],
+) -> None:
+    first, second = make_saver(tiny, tmp_path), make_saver(tiny, tmp_path)
+    first.digests, second.digests = before, now
+    first.trainer.update(BATCH)
+    first.save()
+    assert second.restore() == 1
+    said = [record.getMessage() for record in caplog.records if "the data have changed" in record.getMessage()]
+    assert [line.partition(":")[0] for line in said] == told
+
+
 def test_the_digest_leaves_out_what_does_not_change_the_training() -> None:
     same = {**CONFIG, "trainer": {"steps": 9, "save_every": 3, "keep_checkpoints": 1, "learning_rate": 1e-3}}
     assert config_digest(same) == config_digest(CONFIG)

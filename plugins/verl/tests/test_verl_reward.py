@@ -147,8 +147,9 @@ def test_what_nothing_can_score() -> None:
     with pytest.raises(RewardError, match="nothing scores the data_source 'mine'; known are openai/gsm8k") as caught:
         score(episode("x", source="mine"))
     assert "scorers" in str(caught.value.hint)
-    with pytest.raises(RewardError, match="no reward_model.ground_truth"):
-        score(episode("x", answer=None))
+    for answer in (None, float("nan")):
+        with pytest.raises(RewardError, match="no reward_model.ground_truth"):
+            score(episode("x", answer=answer))
 
 
 def test_a_scorer_of_another_plugin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from toolrl.builtin.options import FieldMapping, FileDatasetOptions
 from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, find_files, open_rows
+from toolrl.builtin.unread_columns import remark_on_columns
 from toolrl.chat.conversation import read_messages
 from toolrl.chat.message_reading import read_object, short
 from toolrl.chat.row_remarks import remark
@@ -54,6 +55,10 @@ class FileDataset:
     def where(self, index: int) -> str:
         """The row's file and place in it."""
         return self._rows.where(index)
+
+    def digest(self) -> str:
+        """A digest of the rows."""
+        return self._rows.digest()
 
     def _task(self, row: Row, name: str, folder: Path) -> Task:
         """`folder`: where relative paths of images begin. Raises DataError, without the row's place."""
@@ -98,7 +103,11 @@ class FileDataset:
             remark("question.both", text)
         value = self._get(row, there[0])
         messages = read_messages(value, path, lambda found: self._with_images(found, row, folder))
-        return messages if fields.context is None else self._with_context(messages, row)
+        messages = self._with_system(messages if fields.context is None else self._with_context(messages, row), row)
+        remark_on_columns(row, self._used, messages)
+        if not messages[-1].content.strip() and not messages[-1].media and messages[-1].role == "user":
+            remark("question.empty", f"{path!r} asks nothing: its last message is empty")
+        return messages
 
     def _with_context(self, messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
         """The messages, with the row's context after the text of the last one."""
@@ -109,6 +118,19 @@ class FileDataset:
             raise _bad(f"{path!r} is {short(text)}, expected a text that follows a user's message (fields.context)")
         return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n\n{text}"))
 
+    def _with_system(self, messages: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
+        """The messages after the row's system message, unless they have one."""
+        path = self._fields.system
+        text = None if path is None else self._get(row, "system", optional=True)
+        if text in (None, ""):
+            return messages
+        if not isinstance(text, str):
+            raise _bad(f"{path!r} is {short(text)}, expected a text (fields.system)")
+        if any(message.role == "system" for message in messages):
+            remark("system.both", f"{path!r} has no effect: the messages have a system message")
+            return messages
+        return (Message("system", text), *messages)
+
     def _with_images(self, messages: Sequence[Message], row: Row, folder: Path) -> Sequence[Message]:
         value = self._get(row, "images")
         if value is None:
@@ -118,7 +140,7 @@ class FileDataset:
             if "images" not in self._named:
                 remark("images.other", f"{path!r} is {short(value)}, no list of images: the model doesn't see it")
                 return messages
-            raise _bad(f"{path!r} is {short(value)}, expected a list of images")
+            return place_images(messages, [read_image(value, path, folder)], path)
         if not value:
             return messages
         images = [read_image(item, f"{path}[{index}]", folder) for index, item in enumerate(value)]
@@ -229,8 +251,10 @@ def place_images(messages: Sequence[Message], images: Sequence[Media], path: str
 
 
 def read_image(value: Any, path: str, folder: Path) -> Media:
-    """A path (a relative one begins at `folder`), a file's bytes, or an object with one of them: `Media`. The file is
-    opened when a run needs it. Raises DataError, which names the place within the row, `path`."""
+    """A path (a relative one begins at `folder`), a file's bytes, an object with one of them, or a PIL image: `Media`.
+    The file is opened when a run needs it. Raises DataError, which names the place within the row, `path`."""
+    if type(value).__module__.startswith("PIL."):
+        return Media("image", value)
     data = value.get("bytes") or value.get("path") if isinstance(value, Mapping) else value
     if isinstance(data, bytes) and data:
         return Media("image", data)

@@ -13,16 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from toolrl.builtin.rows import FileRows, Row, table_row
 from toolrl.errors import ConfigError, DataError
+from toolrl.tools.values import array_items, short_floats
 
 HINT = "Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, a data frame, or a list of Task."
 
 
 _NO_VALUES = ("NaTType", "NAType")
 """Types of pandas' missing values."""
+
+
+_SHORT = ("float32", "float[pyarrow]")
+"""Types of pandas' columns whose numbers have 32 bits; its records hold them with 64."""
 
 
 def has_rows(value: Any) -> bool:
@@ -79,6 +84,8 @@ def check_not_splits(value: Mapping[str, Any], where: str) -> None:
 class GivenRows(FileRows):
     """Rows by index."""
 
+    in_memory: ClassVar[bool] = True
+
     def __init__(self, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         """`path` names the rows."""
         super().__init__(path)
@@ -97,6 +104,8 @@ class GivenRows(FileRows):
 class ArrowRows(FileRows):
     """Rows of a `datasets.Dataset`, as Arrow has them: images as bytes or path, null fields left out."""
 
+    in_memory: ClassVar[bool] = True
+
     def __init__(self, dataset: Any, path: Path) -> None:
         """`path` names the rows; relative paths of images start at its parent."""
         super().__init__(path)
@@ -111,6 +120,8 @@ class ArrowRows(FileRows):
 
 class TableRows(FileRows):
     """Rows of a pyarrow table."""
+
+    in_memory: ClassVar[bool] = True
 
     def __init__(self, table: Any, path: Path) -> None:
         super().__init__(path)
@@ -143,6 +154,8 @@ class FrameRows(FileRows):
     """Rows of a pandas frame. Its objects have all keys in all rows if they come from Arrow, so nulls are left out of
     them as out of a parquet file's."""
 
+    in_memory: ClassVar[bool] = True
+
     def __init__(self, frame: Any, path: Path, where: str) -> None:
         super().__init__(path)
         self._frame = frame
@@ -150,6 +163,7 @@ class FrameRows(FileRows):
         if len(set(names)) < len(names):
             twice = ", ".join(dict.fromkeys(name for name in names if names.count(name) > 1))
             raise ConfigError(f"{where}: duplicate column {twice}", hint="Rename one, or leave it out.")
+        self._short = {name for name, kind in frame.dtypes.items() if str(kind).lower() in _SHORT}
 
     def __len__(self) -> int:
         return len(self._frame)
@@ -157,7 +171,9 @@ class FrameRows(FileRows):
     def __getitem__(self, index: int) -> Row:
         # A slice keeps the columns' types; iloc[index] would give all of them one.
         (row,) = self._frame.iloc[index : index + 1].to_dict("records")
-        return _row(row, nulls=False)
+        return _row(
+            {name: short_floats(cell) if name in self._short else cell for name, cell in row.items()}, nulls=False
+        )
 
 
 def _row(row: Mapping[Any, Any], *, nulls: bool = True) -> Row:
@@ -175,9 +191,7 @@ def plain(value: Any, *, nulls: bool = True) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item, nulls=nulls) for item in value]
     if hasattr(value, "dtype") and hasattr(value, "tolist") and not isinstance(value, type):
-        found = value.tolist()
-        # numpy's longdouble gives itself.
-        return float(found) if type(found) is type(value) else plain(found, nulls=nulls)
+        return plain(array_items(value), nulls=nulls)
     return None if type(value).__name__ in _NO_VALUES else value
 
 

@@ -14,7 +14,8 @@ class Options(BaseModel):
 class FieldMapping(Options):
     """The columns of a row's fields: a name, or a dotted path into nested objects, `reward_model.ground_truth`.
 
-    A field that is named here has to be in each row, except `context`; one left at its default may be missing.
+    A field that is named here has to be in each row, except `context` and `system`. One left at its default may be
+    missing.
     """
 
     messages: str = Field("messages", min_length=1, description="A list of chat messages; used if the row has it.")
@@ -24,12 +25,18 @@ class FieldMapping(Options):
         min_length=1,
         description="A text that follows the question after a blank line, such as Alpaca's `input`; may be empty.",
     )
+    system: str | None = Field(
+        None,
+        min_length=1,
+        description="A text that becomes the system message; may be empty. Messages that have one keep theirs.",
+    )
     answer: str = Field("answer", min_length=1, description="The ground truth.")
     images: str = Field(
         "images",
         min_length=1,
-        description="Images of the question: paths (relative ones from the data file's folder), or objects with `bytes`"
-        " or `path`. They stand where the messages say `<image>`, else before the first user message.",
+        description="Images of the question: a list, or a single one if named here. Each is a path (a relative one "
+        "begins at the data file's folder), a PIL image, or an object with `bytes` or `path`. They stand where the "
+        "messages say `<image>`, else before the first user message.",
     )
     id: str = Field("id", min_length=1, description="A name of the row; else made of file and index.")
     environment: str = Field(

@@ -4,7 +4,7 @@ A JSON Lines file is scanned once for where its lines start, 8 bytes a row, and 
 parquet file is read by row groups, of which the last used ones are kept under a byte budget. It has the same keys in
 all rows and null where a row lacks one, so nulls are left out of its objects. Columns and fields of Arrow's type
 `arrow.json`, in which `datasets` stores empty objects and mixed types, become the values that their text holds. A
-`.json` file holds one list and is read whole.
+`.json` file holds one list and is read whole. A file that is changed while a run reads it stops the run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from glob import glob
+from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import SAVE_AS_UTF8, DataError
+from toolrl.loop.data_state import DIGEST_BYTES, WatchedFile, rows_digest
+from toolrl.tools.values import short_floats
 
 _log = logging.getLogger(__name__)
 Row = dict[str, Any]
@@ -35,8 +38,12 @@ TABLE_BYTES = 512 * 2**20
 class FileRows:
     """The rows of one file."""
 
+    in_memory: ClassVar[bool] = False
+    """True for rows without a file, whose path is only a name."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._watched: WatchedFile | None = None
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -48,6 +55,20 @@ class FileRows:
     def where(self, index: int) -> str:
         """The file and the row's index, for messages."""
         return f"{self.path}[{index}]"
+
+    def watch(self, budget: int) -> None:
+        """Remember the file as it is. Its digest may read `budget` bytes. Raises DataError."""
+        if not self.in_memory:
+            self._watched = WatchedFile(self.path, budget)
+
+    def check_unchanged(self) -> None:
+        """Raises DataError if the file was changed since `watch`."""
+        if self._watched is not None:
+            self._watched.check()
+
+    def digest(self) -> str:
+        """A digest of the file as `watch` found it, or of the rows in memory."""
+        return rows_digest(len(self), self.__getitem__) if self._watched is None else self._watched.digest
 
     def _object(self, value: Any, index: int) -> Row:
         if not isinstance(value, dict):
@@ -226,7 +247,7 @@ class ParquetRows(FileRows):
         return list(accumulate(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_tables": OrderedDict()}
+        return {"path": self.path, "_watched": self._watched, "_tables": OrderedDict()}
 
 
 _KINDS: dict[str, type[FileRows]] = {
@@ -248,7 +269,11 @@ class JoinedRows:
 
     def __getitem__(self, index: int) -> Row:
         file, row = self._find(index)
-        return file[row]
+        try:
+            # NaN is the empty cell of a table that pandas wrote.
+            return {name: value for name, value in file[row].items() if value == value or not isinstance(value, float)}
+        finally:  # after reading, also if that failed: a file that was changed explains it
+            file.check_unchanged()
 
     def read(self, index: int, make: Callable[[Row], T]) -> T:
         """What `make` makes of a row. Raises its DataError, with the row's place, which remarks get too."""
@@ -272,8 +297,17 @@ class JoinedRows:
         """The folder of the row's file."""
         return self._find(index)[0].path.parent
 
+    def digest(self) -> str:
+        """A digest of all rows, as they were when the first one was asked for."""
+        found = blake2b(digest_size=16)
+        if self._ends:
+            found.update(" ".join(file.digest() for file in self._files).encode())
+        return found.hexdigest()
+
     @cached_property
     def _ends(self) -> list[int]:
+        for file in self._files:
+            file.watch(DIGEST_BYTES // len(self._files))
         ends = list(accumulate(len(file) for file in self._files))
         starts = [0, *ends]
         for file, start, end in zip(self._files, starts, ends, strict=False):
@@ -323,6 +357,8 @@ def _decoded(value: Any, field: Any) -> Any:
     if name == "arrow.json" and isinstance(value, str):
         return json.loads(value)
     kind = getattr(field.type, "storage_type", field.type)
+    if isinstance(value, float):
+        return short_floats(value) if str(kind) == "float" else value
     if isinstance(value, dict):
         return {key: _decoded(item, kind.field(key)) for key, item in value.items() if item is not None}
     if isinstance(value, list) and hasattr(kind, "value_field"):

@@ -16,6 +16,9 @@ from toolrl.types import IMAGE_MARK, Message, Role, ToolCall
 ROLES: tuple[str, ...] = get_args(Role)
 _OTHER_ROLES = {"developer": "system", "function": "tool"}
 """OpenAI's newer name of the system's role, and the older one of the tool's."""
+_CALL_ROLES = ("tool_call", "tool_response", "function_call", "observation")
+"""Roles of ms-swift's and LLaMA-Factory's messages that hold calls, or answers to them."""
+_CALLS = "Write conversations with calls in OpenAI's form: `role`, `content`, `tool_calls`, `tool_call_id`."
 _SHAREGPT = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _TRAINED = ("weight", "loss", "train")
@@ -34,7 +37,8 @@ def read_message(item: Any, path: str) -> Message:
         item = _from_sharegpt(item, path)
     role = _OTHER_ROLES.get(str(item.get("role")), item.get("role"))
     if role not in ROLES:
-        raise _bad(f"'{path}.role' is {short(role)}, expected one of {', '.join(ROLES)}")
+        hint = _CALLS if role in _CALL_ROLES else None
+        raise DataError(f"'{path}.role' is {short(role)}, expected one of {', '.join(ROLES)}", hint=hint)
     message = Message(
         role=role,
         content=_content(item.get("content"), f"{path}.content"),
@@ -71,7 +75,7 @@ def _from_sharegpt(item: Mapping[str, Any], path: str) -> dict[str, Any]:
     if role is None:
         raise DataError(
             f"'{path}.from' is {short(speaker)}, expected one of {', '.join(_SHAREGPT)}",
-            hint="Write conversations with calls in OpenAI's form: `role`, `content`, `tool_calls`, `tool_call_id`.",
+            hint=_CALLS,
         )
     rest = {key: value for key, value in item.items() if key not in ("from", "value")}
     return {"role": role, "content": item.get("value"), **rest}

@@ -147,8 +147,8 @@ class DataConfig(Frame):
     shuffle: bool = Field(True, description="Shuffle the training tasks anew each epoch, by the run's seed.")
     bad_rows: Literal["stop", "skip"] = Field(
         "stop",
-        description="Handling of rows that can't be read. stop: the run ends when it draws one. skip: all rows are "
-        "read at the start, and bad ones left out, with a warning and the metric `data/bad_rows`.",
+        description="Handling of rows that can't be read. stop: the run ends when it draws one. skip: these and rows "
+        "that a reward can't score are left out at the start, with a warning and the metric `data/bad_rows`.",
     )
 
 

@@ -3,7 +3,7 @@
     checkpoints/step-000010/
         config.json, model.safetensors, tokenizer.json …   what `from_pretrained` takes; of a run with model.lora
         adapter_config.json, adapter_model.safetensors …   in the place of the first two
-        trainer/state.json                                 step, version, data position, digest of the config
+        trainer/state.json                                 step, version, data position, digests of config and data
         trainer/state.pt                                   optimizer, random generators, a critic
         trainer/buffer.jsonl                               finished groups that can still be trained on, if any
         trainer/shards/                                    optimizer and critic, where ranks wrote them (shards.py)
@@ -61,6 +61,8 @@ class LoopState:
     """Of tasks that are set aside, by their row in the data set."""
     rows: int | None = None
     """Of the data set; None where unknown."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the data sets, by their places in the config; those that are unknown are left out."""
 
 
 def save_checkpoint(
@@ -196,6 +198,7 @@ def load_state(path: Path) -> LoopState:
             position=facts["position"],
             config_digest=facts["config_digest"],
             rows=facts.get("rows"),
+            data=facts.get("data", {}),
             pending=tuple(facts.get("pending", ())),
             pass_rates={int(row): rate for row, rate in facts.get("pass_rates", {}).items()},
             buffer=tuple(map(json.loads, buffer.read_text(encoding="utf-8").splitlines())) if buffer.exists() else (),
@@ -225,6 +228,7 @@ def _write_state(folder: Path, state: LoopState) -> None:
         "pass_rates": dict(state.pass_rates),
         "config_digest": state.config_digest,
         "rows": state.rows,
+        "data": dict(state.data),
     }
     (folder / "state.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if state.buffer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -13,9 +14,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from toolrl.chat.conversation import check_demonstration, check_question, read_messages
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import DataError, ToolrlError
-from toolrl.protocols import TaskSource
+from toolrl.loop.data_state import rows_digest
+from toolrl.protocols import ChecksTasks, HasDigest, TaskSource
 from toolrl.rollouts.environment import pick_environment
-from toolrl.types import Task
+from toolrl.types import Message, Task
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +36,10 @@ MAX_DEPTH = 100
 """Levels of a task's values. A few hundred more, and what copies or writes them runs out of stack."""
 SHOWN = 20
 """Bad rows that a message names."""
+LOOKED_AT = 1000
+"""First rows of which the start of a run finds out whether they can be scored."""
+SECONDS = 1.0
+"""Time that this may take."""
 
 
 DEMONSTRATIONS = "sft.data"
@@ -44,11 +50,19 @@ class CheckedTasks:
     """Tasks of a data set. One that can't be read, whatever its plugin raises for it, or that no run can take, is a
     DataError with its place. Remarks on rows are logged, each kind once."""
 
-    def __init__(self, source: TaskSource, environments: Mapping[str, Any], where: str) -> None:
-        """`environments` by name, as the config has them; `where` is the data set's place there."""
+    def __init__(
+        self,
+        source: TaskSource,
+        environments: Mapping[str, Any],
+        where: str,
+        rewards: Mapping[str, Mapping[str, ChecksTasks]] | None = None,
+    ) -> None:
+        """`environments` by name, as the config has them; `where` is the data set's place there. `rewards` are those
+        that check tasks, by their names and the names of their environments."""
         self._source = source
         self._environments = environments
         self._where = where
+        self._rewards = rewards or {}
         self._remarks = Remarks()
 
     def __len__(self) -> int:
@@ -69,6 +83,10 @@ class CheckedTasks:
                 message, hint = error.message, error.hint
             raise DataError(message, where=self._place(index), hint=hint) from error
 
+    def digest(self) -> str | None:
+        """A digest of the rows; None if the data set gives none."""
+        return data_digest(self._source)
+
     def _place(self, index: int) -> str:
         place = getattr(self._source, "where", None)
         return str(place(index)) if callable(place) else f"{self._where}, row {index} (counted from 0)"
@@ -79,6 +97,7 @@ class CheckedTasks:
         if not isinstance(task, Task):
             raise DataError(f"the row is a {type(task).__name__}, expected a Task")
         messages = read_messages(task.messages) if task.messages else ()
+        _check_text(messages)
         if self._where == DEMONSTRATIONS:
             check_demonstration(messages)
         else:
@@ -86,14 +105,50 @@ class CheckedTasks:
         return replace(task, messages=messages)
 
     def bad(self) -> dict[int, ToolrlError]:
-        """What is wrong with each bad row. Reads all."""
-        found = {}
+        """What is wrong with each row that can't be read or scored. Reads all."""
+        found: dict[int, ToolrlError] = {}
         for index in range(len(self)):
             try:
-                self[index]
+                self._check_scored(index, self[index])
             except ToolrlError as error:
                 found[index] = error
         return found
+
+    def _check_scored(self, index: int, task: Task) -> None:
+        """Raises DataError for a task that a reward of its environment can't score."""
+        for name, reward in pick_environment(self._rewards, task).items() if self._rewards else ():
+            try:
+                reward.check_task(task)
+            except Exception as error:
+                problem, hint = f"{type(error).__name__}: {error}", None
+                if isinstance(error, ToolrlError):
+                    problem, hint = error.message, error.hint
+                text = f"the reward {name!r} can't score it: {problem}"
+                raise DataError(text, where=self._place(index), hint=hint) from error
+
+    def check_first(self) -> None:
+        """Warn of rows that can't be scored among the first ones. Raises DataError if none of these can be."""
+        if not any(self._rewards.values()):
+            return
+        bad: dict[int, ToolrlError] = {}
+        looked_at, end = 0, time.monotonic() + SECONDS
+        for index in range(min(len(self), LOOKED_AT)):
+            try:
+                task = self[index]
+            except ToolrlError:  # said when it is drawn
+                continue
+            try:
+                looked_at += 1
+                self._check_scored(index, task)
+            except ToolrlError as error:
+                bad[index] = error
+            if time.monotonic() > end:
+                break
+        if bad:
+            text = f"{self._where}: {len(bad)} of the first {looked_at} rows can't be scored: {described(bad)}"
+            if len(bad) == looked_at:
+                raise DataError(text)
+            _log.warning("%s\n  Their episodes fail. `data: {bad_rows: skip}` leaves such rows out.", text)
 
 
 class GoodTasks:
@@ -116,6 +171,17 @@ class GoodTasks:
     def __getitem__(self, index: int) -> Task:
         return self._tasks[self._good[index]]
 
+    def digest(self) -> str | None:
+        """A digest of all rows, bad ones too; None if the data set gives none."""
+        return self._tasks.digest()
+
+
+def data_digest(rows: Any) -> str | None:
+    """A digest of a data set that gives one, or of a list of tasks; None for other data sets."""
+    if isinstance(rows, HasDigest):
+        return rows.digest()
+    return rows_digest(len(rows), rows.__getitem__) if isinstance(rows, list | tuple) else None
+
 
 def left_out(sources: Iterable[TaskSource]) -> dict[str, float]:
     """The metric of bad rows; nothing where the config has a run stop on one."""
@@ -129,6 +195,19 @@ def described(bad: Mapping[int, ToolrlError]) -> str:
     more = [f"and {len(bad) - SHOWN} more"] if len(bad) > SHOWN else []
     hints = dict.fromkeys(error.hint for error in islice(bad.values(), SHOWN) if error.hint)
     return "\n  ".join(["", *lines, *more, *hints])
+
+
+def _check_text(messages: Iterable[Message]) -> None:
+    """Raises DataError for a text that no tokenizer and no file takes."""
+    for index, message in enumerate(messages):
+        try:
+            f"{message.content}{message.reasoning}".encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise DataError(
+                f"'messages[{index}]' holds {half!a}, half of a character of two",
+                hint="The text was cut inside of an emoji or another such character. Mend or drop it.",
+            ) from None
 
 
 def _check_depth(task: Task) -> None:
@@ -164,6 +243,10 @@ class EndlessOrder(Generic[T]):
     def rows(self) -> int:
         """How many there are."""
         return len(self._rows)
+
+    def digest(self) -> str | None:
+        """A digest of the rows; None if the data set gives none."""
+        return data_digest(self._rows)
 
     def take(self, position: int, count: int) -> list[T]:
         """What stands at positions position … position + count − 1 of the endless sequence."""

@@ -98,7 +98,7 @@ def _plain_object(value: Any) -> Any:
     if hasattr(value, "iloc"):
         return plain(_from_table(value) if hasattr(value, "columns") else _from_column(value))
     if hasattr(value, "dtype") and (hasattr(value, "tolist") or hasattr(value, "__array__")):
-        return _from_array(value)
+        return plain(array_items(value))
     fields = getattr(value, "__attrs_attrs__", None)
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
@@ -142,28 +142,29 @@ def _order(item: Any) -> tuple[bool, Any]:
     return not is_number, item if is_number else json.dumps(item, sort_keys=True)
 
 
-def _from_array(value: Any) -> Any:
-    """The elements of an array or a tensor, or the value of a scalar."""
+def array_items(value: Any) -> Any:
+    """The elements of an array or a tensor in nested lists, or the value of a scalar. Elements that are objects of
+    Python are as they are."""
     if not hasattr(value, "tolist"):
         value = value.__array__()
     names, kind = getattr(value.dtype, "names", None), getattr(value.dtype, "kind", "")
     if names or kind in ("m", "M"):  # records; times, of which tolist() gives nanoseconds
         if getattr(value, "shape", ()):
-            return [_from_array(item) for item in value]
-        return {name: plain(value[name]) for name in names} if names else str(value)
+            return [array_items(item) for item in value]
+        return {name: value[name] for name in names} if names else str(value)
     found = value.tolist()
     if type(found) is type(value):  # numpy's longdouble
         return float(found)
-    return _short(found) if getattr(value.dtype, "itemsize", 8) <= 4 else plain(found)
+    return short_floats(found) if getattr(value.dtype, "itemsize", 8) <= 4 else found
 
 
-def _short(found: Any) -> Any:
-    """Elements of 32 bits or fewer, with the digits that tell a float from its neighbors: 0.1, not 0.10000000149."""
+def short_floats(found: Any) -> Any:
+    """Numbers of 32 bits or fewer, with the digits that tell a float from its neighbors: 0.1, not 0.10000000149."""
     if isinstance(found, list):
-        return [_short(item) for item in found]
+        return [short_floats(item) for item in found]
     if isinstance(found, float) and math.isfinite(found):
         return next((it for it in _rounded(found) if struct.pack("f", it) == struct.pack("f", found)), found)
-    return found if isinstance(found, bool | int | float) else plain(found)
+    return found
 
 
 def _rounded(number: float) -> Iterator[float]:

@@ -33,6 +33,10 @@ class ArealTirData:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def digest(self) -> str:
+        """A digest of the rows."""
+        return self._rows.digest()
+
     def __getitem__(self, index: int) -> Task:
         return self._rows.read(index, lambda row: self._task(row, self._rows.name(index)))
 

@@ -9,6 +9,8 @@ from pydantic import BaseModel, Field
 
 from toolrl.builtin.rows import find_files
 from toolrl.errors import DataError
+from toolrl.types import Task
+from toolrl_plugin_math.truth import gold_texts
 
 RESULT_CHARS = 256
 """AReaL's limit of a result."""
@@ -80,3 +82,7 @@ class ArealTirRewardOptions(BaseModel, extra="forbid"):
     )
     timeout: float = Field(5.0, gt=0, description="Seconds that one answer may take to judge; then it counts as wrong.")
     workers: int = Field(2, ge=1, le=64, description="Processes that judge, started when they are first needed.")
+
+    def check_task(self, task: Task) -> None:
+        """Raises RewardError for a task without an answer. Whether math-verify can read it shows when it judges."""
+        gold_texts(task)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from toolrl.errors import RewardError
+from toolrl.types import Task
 from toolrl_plugin_geo3k.files import ENDINGS
 from toolrl_plugin_math.files import find_split
 
@@ -37,6 +39,11 @@ class Geo3kRewardOptions(GeometryJudgeOptions):
     format_score: float = Field(
         0.1, ge=0, le=1, description="The form's share of the reward; the answer's is what is left of 1."
     )
+
+    def check_task(self, task: Task) -> None:
+        """Raises RewardError for a task without an answer."""
+        if task.answer is None or not str(task.answer).strip():
+            raise RewardError(f"task {task.id!r} has no answer to compare with", hint="Its row needs the ground truth.")
 
 
 class Geo3kDataOptions(BaseModel, extra="forbid"):

@@ -7,7 +7,6 @@ are judged more leniently, as verl's reward (plugin `verl`) accepts no other wri
 
 from __future__ import annotations
 
-from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score
 from toolrl_plugin_geo3k.judge import BOXED, GeometryJudge
@@ -23,15 +22,11 @@ class Geo3kReward:
 
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task without an answer."""
-        gold = episode.task.answer
-        if gold is None or not str(gold).strip():
-            raise RewardError(
-                f"task {episode.task.id!r} has no answer to compare with", hint="Its row needs the ground truth."
-            )
+        self._options.check_task(episode.task)
         turn = episode.turns[-1] if episode.turns else None
         content = turn.content if turn is not None else ""
         boxed = BOXED.find(content)
-        right = boxed is not None and bool(boxed.strip()) and await self._judge.right(boxed, str(gold))
+        right = boxed is not None and bool(boxed.strip()) and await self._judge.right(boxed, str(episode.task.answer))
         form = turn is not None and turn.reasoning is not None and boxed is not None
         share = self._options.format_score
         return Score(

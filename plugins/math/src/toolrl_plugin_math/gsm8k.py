@@ -27,6 +27,10 @@ class Gsm8k:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def digest(self) -> str:
+        """A digest of the rows."""
+        return self._rows.digest()
+
     def __getitem__(self, index: int) -> Task:
         row, options = self._rows[index], self._options
         question, solution = row.get("question"), row.get("answer")

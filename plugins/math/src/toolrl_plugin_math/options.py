@@ -6,6 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from toolrl.types import Task
+from toolrl_plugin_math.quantity import true_numbers
+from toolrl_plugin_math.truth import gold_texts
+
 Kind = Literal["tiny_sum", "sum", "product", "long_product", "multiply_add", "word"]
 KINDS: tuple[Kind, ...] = ("tiny_sum", "sum", "product", "long_product", "multiply_add", "word")
 
@@ -27,6 +31,10 @@ class ExactOptions(JudgedTextOptions):
 
     ignore_case: bool = Field(True, description="Upper and lower case are the same.")
 
+    def check_task(self, task: Task) -> None:
+        """Raises RewardError for a task without an answer."""
+        gold_texts(task)
+
 
 class Gsm8kRewardOptions(JudgedTextOptions):
     """Options of the reward `gsm8k`."""
@@ -38,6 +46,10 @@ class Gsm8kRewardOptions(JudgedTextOptions):
         None, description="Value of a wrong answer in the right form, a number after `####`; null for that of `wrong`."
     )
 
+    def check_task(self, task: Task) -> None:
+        """Raises RewardError for a task whose answer doesn't state one number."""
+        true_numbers(task)
+
 
 class MathOptions(JudgedTextOptions):
     """Options of the reward `math`."""
@@ -47,6 +59,10 @@ class MathOptions(JudgedTextOptions):
         5.0, gt=0, description="Seconds that one answer may take to judge; then it counts as wrong, metric `timeout`."
     )
     workers: int = Field(2, ge=1, le=64, description="Processes that judge, started when they are first needed.")
+
+    def check_task(self, task: Task) -> None:
+        """Raises RewardError for a task without an answer. Whether math-verify can read it shows when it judges."""
+        gold_texts(task)
 
 
 class RewardToolOptions(BaseModel, extra="forbid"):

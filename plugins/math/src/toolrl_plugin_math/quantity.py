@@ -9,7 +9,9 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from toolrl_plugin_math.truth import gold_number
+from toolrl.errors import RewardError
+from toolrl.types import Task
+from toolrl_plugin_math.truth import gold_number, gold_values
 
 MARK = "####"
 MAX_LINE = 1000
@@ -140,6 +142,17 @@ def true_number(answer: object) -> Fraction | None:
         return marked_number(answer)
     stated = whole_number(answer)
     return only_number(answer) if stated is None else stated
+
+
+def true_numbers(task: Task) -> list[Fraction]:
+    """The numbers of a task's ground truths. Raises RewardError if none states one."""
+    golds = [number for gold in gold_values(task) if (number := true_number(gold)) is not None]
+    if not golds:
+        raise RewardError(
+            f"task {task.id!r} has {task.answer!r:.80} as answer, which doesn't state one number",
+            hint="The reward `gsm8k` needs a number, with or without a unit, or a solution that ends in `#### N`.",
+        )
+    return golds
 
 
 def close(one: Fraction, other: Fraction) -> bool:

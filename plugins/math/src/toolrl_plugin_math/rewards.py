@@ -5,11 +5,10 @@ from __future__ import annotations
 import unicodedata
 from decimal import Decimal, InvalidOperation
 
-from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score, Task
 from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions, JudgedTextOptions
-from toolrl_plugin_math.quantity import last_number, marked, true_number
+from toolrl_plugin_math.quantity import last_number, marked, true_numbers
 from toolrl_plugin_math.truth import MAX_DIGITS, gold_number, gold_texts, gold_values
 
 
@@ -47,12 +46,7 @@ class Gsm8kReward:
     async def score(self, episode: Episode) -> Score:
         """Raises RewardError for a task whose answer doesn't state one number."""
         options = self._options
-        golds = [number for gold in gold_values(episode.task) if (number := true_number(gold)) is not None]
-        if not golds:
-            raise RewardError(
-                f"task {episode.task.id!r} has {episode.task.answer!r:.80} as answer, which doesn't state one number",
-                hint="The reward `gsm8k` needs a number, with or without a unit, or a solution that ends in `#### N`.",
-            )
+        golds = true_numbers(episode.task)
         text = episode.content_of(options.judge)
         stated = marked(text)
         said = None if stated is None else stated.number

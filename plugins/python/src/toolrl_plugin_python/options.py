@@ -7,6 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from toolrl.types import Task
+from toolrl_plugin_python.cases import read_cases
+
 
 class IsolationOptions(BaseModel, extra="forbid"):
     """How code is isolated, and what it can import."""
@@ -104,3 +107,7 @@ class CodeOptions(IsolationOptions):
     concurrency: int | None = Field(
         None, ge=1, description="Cases that run at once, others wait; None for the number of processors."
     )
+
+    def check_task(self, task: Task) -> None:
+        """Raises DataError for a task without test cases, or with ones that can't be run."""
+        read_cases(task, self.cases)

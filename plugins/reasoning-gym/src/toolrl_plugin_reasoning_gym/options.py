@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from toolrl.types import Task
+
 MAX_SIZE = 2**20
 """The library seeds a task by seed + index, so seeds are laid this far apart."""
 MAX_SEED = 2**12 - 1
@@ -85,3 +87,9 @@ class ReasoningGymRewardOptions(BaseModel, extra="forbid"):
         1024, ge=64, description="Megabytes that judging one answer may take, over the library's own."
     )
     workers: int = Field(2, ge=1, le=64, description="Answers that are judged at once, each with a process.")
+
+    def check_task(self, task: Task) -> None:
+        """Raises RewardError for a task of another data set."""
+        from toolrl_plugin_reasoning_gym.reward import carried_by  # which imports this module
+
+        carried_by(task)

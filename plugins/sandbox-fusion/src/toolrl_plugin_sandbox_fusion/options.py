@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from toolrl.types import Task
 from toolrl_plugin_sandbox_fusion.api import Language, run_code_url
+from toolrl_plugin_sandbox_fusion.cases import Cases, read_cases
 
 DESCRIPTION = "A tool for executing code."
 """What verl's tool is described as."""
@@ -112,3 +114,12 @@ class SandboxRewardOptions(SandboxOptions):
         "end flag of the environment matched, or the text of all turns. Never what a tool answered.",
     )
     max_concurrent: int = Field(64, ge=1, description="Cases that one process has under way at once.")
+
+    def check_task(self, task: Task) -> None:
+        """Raises DataError for a task without test cases, or with ones that can't be run."""
+        self.read_cases(task)
+
+    def read_cases(self, task: Task) -> Cases:
+        """The task's test cases. Raises DataError."""
+        given = task.answer if self.cases is None else task.extra.get(self.cases)
+        return read_cases(given, f"task {task.id!r}", self.language)

@@ -19,7 +19,7 @@ from toolrl.types import Episode, Score
 from toolrl_common.http_client import patiently, without_secrets
 from toolrl_plugin_sandbox_fusion.api import RunRequest, RunResponse, SandboxClient
 from toolrl_plugin_sandbox_fusion.asserts import InvalidStatementsError, JudgeFailedError, Statements
-from toolrl_plugin_sandbox_fusion.cases import Cases, ProgramCase, Status, read_cases, verdict
+from toolrl_plugin_sandbox_fusion.cases import ProgramCase, Status, verdict
 from toolrl_plugin_sandbox_fusion.options import SandboxRewardOptions
 
 CONTINUOUS_CASES = 10
@@ -53,7 +53,9 @@ class SandboxReward:
         """The pass rate. Raises DataError for a task without test cases, RewardError where the sandbox ran none,
         ToolsetError where its address or key is wrong."""
         options = self._options
-        cases = self._cases(episode)
+        cases = options.read_cases(episode.task)
+        if options.continuous:
+            cases = cases.first(CONTINUOUS_CASES)
         program = solution(episode.content_of(options.judge), options.language)
         if program is None:
             return Score(0.0, metrics={"correct": 0.0, "answered": 0.0})
@@ -74,12 +76,6 @@ class SandboxReward:
         shares = {status.name.lower(): counts[status] / len(verdicts) for status in Status}
         rate = shares.pop("passed")
         return Score(rate, metrics={"correct": float(rate == 1.0), "answered": 1.0, "pass_rate": rate, **shares})
-
-    def _cases(self, episode: Episode) -> Cases:
-        task, key = episode.task, self._options.cases
-        where = f"task {task.id!r}"
-        cases = read_cases(task.answer if key is None else task.extra.get(key), where, self._options.language)
-        return cases.first(CONTINUOUS_CASES) if self._options.continuous else cases
 
     async def _judged(self, asserts: Sequence[str], program: str, where: str) -> list[Judged]:
         """The status of each assert, in order, as `_verdicts` has it. Raises DataError for an invalid one."""

@@ -32,6 +32,10 @@ class SearchR1Data:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def digest(self) -> str:
+        """A digest of the rows."""
+        return self._rows.digest()
+
     def __getitem__(self, index: int) -> Task:
         return self._rows.read(index, lambda row: self._task(row, self._rows.name(index)))
 
@@ -77,7 +81,11 @@ def _answers(row: Row) -> list[str]:
         found = _first(row, ANSWERS)
     if isinstance(found, str | int | float):
         found = [found]
-    answers = [str(item) for item in found if item is not None] if isinstance(found, Sequence) else []
+    given = [item for item in found if item is not None] if isinstance(found, Sequence) else []
+    for item in given:
+        if not isinstance(item, str | int | float):
+            raise DataError(f"an answer is {item!r:.60}, expected a text or a number")
+    answers = [text for item in given if (text := str(item)).strip()]
     if not answers:
         raise DataError(f"a row needs `golden_answers` or an `answer`; it has {', '.join(row)}")
     return answers

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from toolrl.config.frame import OldNames
+from toolrl.types import Task
 from toolrl_common.http_client import service_url
 
 MAX_TOPK = 1000
@@ -101,6 +102,12 @@ class SearchR1Options(BaseModel, extra="forbid"):
         description="rlfactory: its formulas as they are, with `step_factor` as factor: unreadable calls behind the "
         "first count as good, and the form of the tags is part of the final reward. null: without that.",
     )
+
+    def check_task(self, task: Task) -> None:
+        """Raises RewardError for a task without an answer."""
+        from toolrl_plugin_search.reward import gold_answers  # which imports this module
+
+        gold_answers(task)
 
 
 class SearchR1DataOptions(BaseModel, extra="forbid"):

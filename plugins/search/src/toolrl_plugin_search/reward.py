@@ -140,7 +140,8 @@ def gold_answers(task: Task) -> list[str]:
     if isinstance(answer, Mapping):
         answer = answer.get("target")
     several = isinstance(answer, Sequence) and not isinstance(answer, str)
-    golds = [str(item) for item in (answer if several else [answer]) if item is not None]
+    given = [str(item) for item in (answer if several else [answer]) if item is not None]
+    golds = [gold for gold in given if gold.strip()]
     if not golds:
         raise RewardError(
             f"task {task.id!r} has no answer to compare with",

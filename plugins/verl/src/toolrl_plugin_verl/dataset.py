@@ -59,6 +59,10 @@ class VerlDataset:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def digest(self) -> str:
+        """A digest of the rows."""
+        return self._rows.digest()
+
     def __getitem__(self, index: int) -> Task:
         rows = self._rows
         return rows.read(index, lambda row: self._task(plain(row), rows.name(index), rows.folder(index)))

@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from toolrl.builtin.rows import find_files
 from toolrl.config.model import Config
-from toolrl.errors import DataError
+from toolrl.errors import DataError, RewardError
+from toolrl.types import Task
 from toolrl_common.references import kept
 from toolrl_plugin_verl.imports import check_module
 from toolrl_plugin_verl.tool_yaml import read_tool_yaml
@@ -134,6 +135,28 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
     def check_files(self) -> None:
         """Raises DataError for a file that isn't there."""
         check_file("path", self.path)
+
+    def check_task(self, task: Task) -> None:
+        """Raises RewardError for a task that has no ground truth, or a data source that nothing scores. A function of
+        the user's may score any."""
+        if self.path is None:
+            self.scorer(task)
+
+    def scorer(self, task: Task) -> str:
+        """The name of what scores a task by its data source. Raises RewardError."""
+        from toolrl_plugin_verl.utils.reward_score.default import KNOWN, scorer_of
+
+        source = task.extra.get("data_source")
+        found = scorer_of(source, self.scorers)
+        if found is None:
+            raise RewardError(
+                f"task {task.id!r}: nothing scores the data_source {source!r}; known are {', '.join(KNOWN)}",
+                hint="Give a function of your own by `path`, or name a scorer: `scorers: {your_source: math}`.",
+            )
+        answer = task.answer
+        if answer is None or (isinstance(answer, float) and answer != answer):  # NaN is an empty cell
+            raise RewardError(f"task {task.id!r} has no reward_model.ground_truth to compare with (got {answer!r:.80})")
+        return found
 
 
 class VerlDumpOptions(BaseModel, extra="forbid"):

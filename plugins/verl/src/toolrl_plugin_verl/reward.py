@@ -31,7 +31,7 @@ from toolrl_plugin_verl.functions import run_file
 from toolrl_plugin_verl.options import VerlRewardOptions
 from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of
 from toolrl_plugin_verl.utils.reward_score import geo3k
-from toolrl_plugin_verl.utils.reward_score.default import KNOWN, score_as, scorer_of
+from toolrl_plugin_verl.utils.reward_score.default import score_as
 
 _log = logging.getLogger(__name__)
 _GRADING = ThreadPool(geo3k.WORKERS)
@@ -65,18 +65,10 @@ class VerlReward:
         text = response_text(episode, self._tokenizer) if whole else episode.model_text
         if self._function is not None:
             return await self._by_function(episode, text)
-        source = episode.task.extra.get("data_source")
-        self._sources.add(str(source))
-        scorer = scorer_of(source, self._options.scorers)
-        if scorer is None:
-            raise RewardError(
-                f"task {episode.task.id!r}: nothing scores the data_source {source!r}; known are {', '.join(KNOWN)}",
-                hint="Give a function of your own by `path`, or name a scorer: `scorers: {your_source: math}`.",
-            )
+        self._sources.add(str(episode.task.extra.get("data_source")))
+        scorer = self._options.scorer(episode.task)
         if scorer in ("search_r1", "sandbox_fusion"):
             return await self._delegate(scorer).score(_adapted(episode, scorer))
-        if episode.task.answer is None:
-            raise RewardError(f"task {episode.task.id!r} has no reward_model.ground_truth to compare with")
         return await _GRADING.submit(self._by_scorer, scorer, text, episode.task.answer)
 
     async def start(self) -> None:

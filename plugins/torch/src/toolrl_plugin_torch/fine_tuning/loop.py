@@ -107,6 +107,8 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
         every=settings.save_every,
     )
     saver.rows = demonstrations.order.rows
+    if settings.data is None and (digest := demonstrations.order.digest()) is not None:
+        saver.digests = {**saver.digests, "sft.from_run": digest}
     await resume(assembly, saver)
     warn_where_done(trainer.step, settings.steps, "sft.steps")
     loop = FineTuningLoop(

@@ -9,6 +9,7 @@ from typing import Any
 from toolrl.assembly import Assembly
 from toolrl.config.model import Config
 from toolrl.errors import CheckpointError
+from toolrl.loop.data import data_digest
 from toolrl.loop.ranks import ONE
 from toolrl.rollouts.environment import Limits
 from toolrl.runs.folder import RunFolder
@@ -125,8 +126,10 @@ def _own_batches(assembly: Assembly, runner: Any, algorithm: AlgorithmConfig) ->
 
 def make_saver(assembly: Assembly, trainer: BaseTrainer, data: KeepsPosition, *, keep: int, every: int | str) -> Saver:
     """Saves a run's checkpoints: `keep` of them, one each `every` steps or so much time."""
-    checkpoints, config = assembly.folder.checkpoints, assembly.loaded.resolved
-    return Saver(trainer, checkpoints, keep, data, config, ranks=assembly.ranks, every=every)
+    checkpoints, config, ranks = assembly.folder.checkpoints, assembly.loaded.resolved, assembly.ranks
+    sources = assembly.datasets.items() if ranks.first else ()  # The first rank writes them.
+    digests = {where: digest for where, source in sources if (digest := data_digest(source)) is not None}
+    return Saver(trainer, checkpoints, keep, data, config, digests=digests, ranks=ranks, every=every)
 
 
 async def resume(assembly: Assembly, saver: Saver) -> None:

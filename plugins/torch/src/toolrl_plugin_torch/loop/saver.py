@@ -47,6 +47,8 @@ class Saver:
     """The resolved config."""
     rows: int | None = None
     """Of the data set, whose number decides their order; None where this process doesn't know."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of the data sets, by their places in the config, as far as this process knows them."""
     last_step: int = -1
     """Of the last checkpoint that was written or resumed."""
     ranks: Ranks = ONE
@@ -120,6 +122,7 @@ class Saver:
             pass_rates=position.pass_rates,
             config_digest=config_digest(self.config),
             rows=self.rows,
+            data=self.digests,
         )
         return save_checkpoint(
             self.directory,
@@ -149,18 +152,23 @@ class Saver:
             raise
         if state.config_digest != config_digest(self.config):
             _log.warning("the run continues with a config that differs from that of %s", path.name)
-        if None not in (state.rows, self.rows) and state.rows != self.rows:
-            _log.warning(
-                "the data set has %s rows now, and had %s when %s was written: from here on other rows are taken",
-                self.rows,
-                state.rows,
-                path.name,
-            )
+        self._compare_data(state, path.name)
         self.trainer.load(path, state.step)
         found = self.ranks.by_first(lambda: read_best(self.directory), "the best checkpoint so far")
         self._best = found if found is not None and found.metric == self.best_by else None
         self.last_step = state.step
         return state.step
+
+    def _compare_data(self, state: LoopState, name: str) -> None:
+        """Remark on data sets that aren't what they were when the checkpoint `name` was written."""
+        if None not in (state.rows, self.rows) and state.rows != self.rows:
+            text = "the data set has %s rows now, and had %s when %s was written: from here on other rows are taken"
+            _log.warning(text, self.rows, state.rows, name)
+        for where, digest in self.digests.items():
+            # Another number of rows says the same of the data set that is trained on.
+            if state.data.get(where, digest) != digest and (where == "data.eval" or state.rows == self.rows):
+                text = "%s: the data have changed since %s was written: from here on the run uses them as they are now"
+                _log.warning(text, where, name)
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
