@@ -50,6 +50,8 @@ def test_a_system_message_is_left_out(tmp_path: Path) -> None:
         ({"answer": "1"}, "no `messages`"),
         ({"messages": [USER]}, "`answer` is None"),
         ({"messages": [USER], "answer": " "}, "`answer` is ' '"),
+        ({"messages": [USER], "answer": float("nan")}, "`answer` is None"),
+        ({"messages": [USER], "answer": ["3", float("nan")]}, "`answer` is"),
         ({"messages": [{"role": "system", "content": "x"}], "answer": "1"}, "asks nothing"),
         ({"messages": [{"role": "robot"}], "answer": "1"}, "role"),
     ],

@@ -88,6 +88,7 @@ def test_plainer_rows(tmp_path: Path) -> None:
         ({"question": "q", "golden_answers": []}, "needs `golden_answers`"),
         ({"question": "q", "golden_answers": ["", None, " "]}, "needs `golden_answers`"),
         ({"question": "q", "answer": float("nan")}, "needs `golden_answers`"),
+        ({"question": "q", "answers": "['a' 'b']"}, "a list that isn't JSON"),
         ({"question": "q", "answers": [{"text": "a"}]}, "an answer is {'text': 'a'}, expected a text or a number"),
     ],
 )
@@ -96,3 +97,16 @@ def test_bad_rows_are_told_with_their_place(tmp_path: Path, row: dict[str, Any],
     with pytest.raises(DataError, match=message) as raised:
         read(path)[1]
     assert raised.value.where == f"{path}:2"
+
+
+@pytest.mark.parametrize(
+    ("row", "answers"),
+    [
+        ({"answers": '["a", "b"]'}, ["a", "b"]),
+        ({"answer": "[1, 2]"}, ["[1, 2]"]),
+        ({"answer": "[sic]"}, ["[sic]"]),
+        ({"reward_model": '{"ground_truth": {"target": ["a"]}}'}, ["a"]),
+    ],
+)
+def test_answers_as_json_text(tmp_path: Path, row: dict[str, Any], answers: list[str]) -> None:
+    assert read(written(tmp_path / "a.jsonl", [{"question": "q", **row}]))[0].answer == answers

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.options import FieldMapping, FileDatasetOptions
-from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, find_files, open_rows
+from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, RowTasks, find_files, open_rows
 from toolrl.builtin.unread_columns import remark_on_columns
 from toolrl.chat.conversation import read_messages
 from toolrl.chat.message_reading import read_object, short
@@ -33,7 +33,7 @@ _LOOKED_AT = 1000
 STAGES = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 
 
-class FileDataset:
+class FileDataset(RowTasks):
     """Tasks of files. A row is read when it is asked for; a bad one is a DataError with its file and line."""
 
     def __init__(self, rows: JoinedRows, fields: FieldMapping, environment: str | None = None) -> None:
@@ -46,19 +46,8 @@ class FileDataset:
         unread = {"messages", "prompt"} - set(self._question)
         self._used = {path.partition(".")[0] for name, path in paths if path is not None and name not in unread}
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def __getitem__(self, index: int) -> Task:
         return self._rows.read(index, lambda row: self._task(row, self._rows.name(index), self._rows.folder(index)))
-
-    def where(self, index: int) -> str:
-        """The row's file and place in it."""
-        return self._rows.where(index)
-
-    def digest(self) -> str:
-        """A digest of the rows."""
-        return self._rows.digest()
 
     def _task(self, row: Row, name: str, folder: Path) -> Task:
         """`folder`: where relative paths of images begin. Raises DataError, without the row's place."""

@@ -324,6 +324,23 @@ class JoinedRows:
         return self._files[file], index - (self._ends[file - 1] if file else 0)
 
 
+class RowTasks:
+    """Base of data sets that make a task of each row: how many there are, their places, and a digest."""
+
+    _rows: JoinedRows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def where(self, index: int) -> str:
+        """The row's file and place in it."""
+        return self._rows.where(index)
+
+    def digest(self) -> str:
+        """A digest of the rows."""
+        return self._rows.digest()
+
+
 def table_row(table: Any, index: int, where: str) -> Row:
     """A row of an Arrow table, without its nulls. Raises DataError for broken JSON and duplicate columns, which names
     the place."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.builtin.datasets import place_images
-from toolrl.builtin.rows import Row
+from toolrl.builtin.rows import Row, RowTasks
 from toolrl.chat.conversation import read_messages
+from toolrl.chat.message_reading import read_object
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
@@ -20,19 +21,12 @@ from toolrl_plugin_geo3k.options import Geo3kDataOptions
 from toolrl_plugin_geo3k.tool import NAME
 
 
-class Geo3k:
+class Geo3k(RowTasks):
     """Tasks of Geometry3K files."""
 
     def __init__(self, options: Geo3kDataOptions, context: BuildContext) -> None:
         self._options = options
         self._rows = open_split(options.path, options.split, options.limit, context.where)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def digest(self) -> str:
-        """A digest of the rows."""
-        return self._rows.digest()
 
     def __getitem__(self, index: int) -> Task:
         return self._rows.read(index, lambda row: self._task(row, self._rows.name(index), self._rows.folder(index)))
@@ -53,8 +47,7 @@ class Geo3k:
 def read_row(row: Row, instruction: str, system_prompt: str | None) -> tuple[tuple[Message, ...], str]:
     """Messages and ground truth of a row in either layout. Raises DataError, without the row's place."""
     if "prompt" in row:
-        judged: Any = row.get("reward_model")
-        answer = judged.get("ground_truth") if isinstance(judged, dict) else None
+        answer: Any = read_object(row.get("reward_model"), "reward_model").get("ground_truth")
         messages = read_messages(row["prompt"], "prompt")
     else:
         answer, problem = row.get("answer"), row.get("problem")

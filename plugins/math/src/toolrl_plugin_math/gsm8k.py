@@ -6,7 +6,7 @@ Reads the files of the public data set (openai/gsm8k, or grade-school-math's `tr
 
 from __future__ import annotations
 
-from toolrl.builtin.rows import JoinedRows, open_rows
+from toolrl.builtin.rows import JoinedRows, RowTasks, open_rows
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
@@ -16,7 +16,7 @@ from toolrl_plugin_math.quantity import MARK
 from toolrl_plugin_math.reward_tool import NAME
 
 
-class Gsm8k:
+class Gsm8k(RowTasks):
     """Tasks of GSM8K files."""
 
     def __init__(self, options: Gsm8kDataOptions, context: BuildContext) -> None:
@@ -24,23 +24,16 @@ class Gsm8k:
         files = find_split(options.path, options.split, context.where)
         self._rows = JoinedRows([open_rows(file) for file in files], options.limit)
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def digest(self) -> str:
-        """A digest of the rows."""
-        return self._rows.digest()
-
     def __getitem__(self, index: int) -> Task:
         row, options = self._rows[index], self._options
         question, solution = row.get("question"), row.get("answer")
-        if not isinstance(question, str) or not isinstance(solution, str) or MARK not in solution:
+        answer = solution.rpartition(MARK)[2].strip().replace(",", "") if isinstance(solution, str) else ""
+        if not isinstance(question, str) or not question.strip() or MARK not in str(solution) or not answer:
             raise DataError(
                 f"a row needs texts `question` and `answer`, the latter ending with `#### N`; it has {', '.join(row)}",
                 where=self._rows.where(index),
                 hint="For rows of another form use the data set `jsonl` with `fields`.",
             )
-        answer = solution.rpartition(MARK)[2].strip().replace(",", "")
         text = f"{question}\n\n{options.instruction}" if options.instruction else question
         system = (Message("system", options.system_prompt),) if options.system_prompt is not None else ()
         return Task(

@@ -6,11 +6,14 @@ Reads Search-R1's parquet files (`question`, `golden_answers`, `prompt`, `reward
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from toolrl.builtin.rows import JoinedRows, Row, find_files, open_rows
+from toolrl.builtin.rows import JoinedRows, Row, RowTasks, find_files, open_rows
 from toolrl.chat.conversation import read_messages
+from toolrl.chat.message_reading import read_object, short
 from toolrl.errors import DataError
 from toolrl.protocols import BuildContext
 from toolrl.types import Message, Task
@@ -20,7 +23,7 @@ ANSWERS = ("golden_answers", "answers", "answer", "Answers", "Answer")
 QUESTIONS = ("question", "Question", "query")
 
 
-class SearchR1Data:
+class SearchR1Data(RowTasks):
     """Tasks of question files."""
 
     def __init__(self, options: SearchR1DataOptions, context: BuildContext) -> None:
@@ -28,13 +31,6 @@ class SearchR1Data:
         self._options = options
         files = [open_rows(file) for file in find_files(options.path, context.where)]
         self._rows = JoinedRows(files, options.limit)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def digest(self) -> str:
-        """A digest of the rows."""
-        return self._rows.digest()
 
     def __getitem__(self, index: int) -> Task:
         return self._rows.read(index, lambda row: self._task(row, self._rows.name(index)))
@@ -74,11 +70,12 @@ def _first(row: Row, names: Sequence[str]) -> Any:
 
 def _answers(row: Row) -> list[str]:
     """The golden answers. Raises DataError where there is none."""
-    truth = row.get("reward_model")
-    truth = truth.get("ground_truth") if isinstance(truth, Mapping) else None
+    truth = read_object(row.get("reward_model"), "reward_model").get("ground_truth")
     found = truth.get("target") if isinstance(truth, Mapping) else None
     if found is None:
         found = _first(row, ANSWERS)
+    if isinstance(found, str) and found.lstrip().startswith("["):
+        found = _list_of_texts(found)
     if isinstance(found, str | int | float):
         found = [found]
     given = [item for item in found if item is not None] if isinstance(found, Sequence) else []
@@ -89,3 +86,15 @@ def _answers(row: Row) -> list[str]:
     if not answers:
         raise DataError(f"a row needs `golden_answers` or an `answer`; it has {', '.join(row)}")
     return answers
+
+
+def _list_of_texts(text: str) -> Any:
+    """The texts of a list that is stored as JSON; any other text as it is. Raises DataError for a list as Python prints
+    it."""
+    with suppress(ValueError, RecursionError):
+        read = json.loads(text)
+        return read if isinstance(read, list) and all(isinstance(item, str) for item in read) else text
+    if text.strip().startswith("['") and text.strip().endswith("']"):
+        hint = "Write the column as a list, or as JSON: json.dumps(answers), not str(answers)."
+        raise DataError(f"the answers are {short(text)}, a list that isn't JSON", hint=hint)
+    return text

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from toolrl.builtin.datasets import read_tools_kwargs
 from toolrl.builtin.given_rows import plain
-from toolrl.builtin.rows import JoinedRows, find_files, open_rows
+from toolrl.builtin.rows import JoinedRows, RowTasks, find_files, open_rows
 from toolrl.chat.conversation import from_text, read_messages
 from toolrl.chat.message_reading import read_object
 from toolrl.errors import DataError
@@ -43,7 +43,7 @@ LONGEST_PATH = 4096
 _MARK = re.compile("<(image|video)>")
 
 
-class VerlDataset:
+class VerlDataset(RowTasks):
     """Tasks of files. A bad row is a DataError with its file and place."""
 
     def __init__(self, options: VerlDatasetOptions, context: BuildContext) -> None:
@@ -55,13 +55,6 @@ class VerlDataset:
                 "%s.options.environments: no row has the agent_name or %s %s",
                 context.where or "data", options.reward_fn_key, ", ".join(map(repr, sorted(idle))),
             )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def digest(self) -> str:
-        """A digest of the rows."""
-        return self._rows.digest()
 
     def __getitem__(self, index: int) -> Task:
         rows = self._rows
