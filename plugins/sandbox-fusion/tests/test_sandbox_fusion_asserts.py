@@ -172,6 +172,16 @@ def test_each_status() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("result", ["[object()]", "[[object()]]", "object()", "{object(): 1}", "(x for x in [object])"])
+def test_results_that_a_test_did_not_expect_are_a_failed_case_and_not_an_error_in_the_data(result: str) -> None:
+    statements = (
+        "assert g(set(f(1))) == 3",
+        "x = f(1)\nassert g({'a': x, 'b': set(x)}, k=x) == 3",
+        "assert f(1) + 1 == 2",
+    )
+    assert score(f"def f(x): return {result}\ndef g(*a, **k): return 4", *statements).value == 0.0
+
+
 @pytest.mark.parametrize("statement", ["import no_such_module\nassert f(1) == 1", "import os\nf(1)\nos._exit(0)"])
 def test_statements_that_fail_by_themselves_are_named(statement: str) -> None:
     with pytest.raises(DataError, match=r"assert_case\[0\]: .*(no_such_module|no verdict)"):

@@ -215,7 +215,8 @@ def _operand(value: Any) -> dict[str, Any]:
 def _holds_remote(value: Any) -> bool:
     if isinstance(value, dict):
         return any(_holds_remote(key) or _holds_remote(item) for key, item in value.items())
-    return isinstance(value, Remote | Guess) or (isinstance(value, list | tuple) and any(map(_holds_remote, value)))
+    several = isinstance(value, list | tuple | set | frozenset)
+    return isinstance(value, Remote | Guess) or (several and any(map(_holds_remote, value)))
 
 
 def _replace(given: Any, after: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ ROUNDS = 16
 RunProgram = Callable[[str, str], Awaitable[RunResponse]]
 """Runs a Python program, the first argument, with the second as standard input."""
 
+_log = logging.getLogger(__name__)
 _JUDGE = program_text(assert_judge.__file__)
 _SUBJECT = program_text(assert_subject.__file__)
 _COMMON = {
@@ -93,9 +95,15 @@ class Statements:
         try:
             said = json.loads(done.stdout or "")
         except ValueError as error:  # The statements ended their process themselves, or ask for too much.
+            if results:
+                return _Said([], raised="ResultError")
             raise InvalidStatementsError(f"they give no verdict: {done.output!r:.200}") from error
-        if said.get("invalid"):
+        if said.get("invalid") and not results:
             raise InvalidStatementsError(said["message"])
+        if said.get("invalid"):
+            # It may be the program's doing, which must not end the run.
+            _log.warning("a test can't be judged with a program's results: %s: %.200r", said["message"], self._text)
+            return _Said([], raised="ResultError")
         if not results and not said.get("operations"):
             raised = f"{said['failed']}: {said['message']}" if "failed" in said else ""
             raise InvalidStatementsError(raised or "no statement uses the program")
