@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from toolrl.types import Task
+from toolrl_plugin_reasoning_gym.carried import carried_by
 
 MAX_SIZE = 2**20
 """The library seeds a task by seed + index, so seeds are laid this far apart."""
@@ -90,6 +91,4 @@ class ReasoningGymRewardOptions(BaseModel, extra="forbid"):
 
     def check_task(self, task: Task) -> None:
         """Raises RewardError for a task of another data set."""
-        from toolrl_plugin_reasoning_gym.reward import carried_by  # which imports this module
-
         carried_by(task)

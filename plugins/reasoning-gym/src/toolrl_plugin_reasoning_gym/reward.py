@@ -6,13 +6,13 @@ scorer, or takes too long, is worth 0 and shows up in a metric. Where the scorin
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from toolrl.errors import RewardError
 from toolrl.parsing.flags import EndFlags
 from toolrl.protocols import BuildContext
-from toolrl.types import Episode, Score, Task
+from toolrl.types import Episode, Score
 from toolrl_common.workers import WorkerThreads
+from toolrl_plugin_reasoning_gym.carried import carried_by
 from toolrl_plugin_reasoning_gym.options import ReasoningGymRewardOptions
 from toolrl_plugin_reasoning_gym.process import require_library, score, worker
 
@@ -64,18 +64,6 @@ def answer_in(text: str, form: Form) -> str | None:
     """The answer, without white space around it; None where there is none, or an empty one."""
     found = text if form == "text" else _FLAGS[form].find(text)
     return (found or "").strip() or None
-
-
-def carried_by(task: Task) -> dict[str, Any]:
-    """Generator, config and index of a task. Raises RewardError for a task that has none."""
-    carried = task.extra.get("reasoning_gym")
-    carried = carried if isinstance(carried, dict) else {}
-    if not isinstance(carried.get("generator"), str) or not isinstance(carried.get("index"), int):
-        raise RewardError(
-            f"task {task.id!r} has no `reasoning_gym` with `generator` and `index` among its extra columns",
-            hint="The reward `reasoning_gym` scores tasks of the data set `reasoning_gym`.",
-        )
-    return {"generator": carried["generator"], "config": carried.get("config") or {}, "index": carried["index"]}
 
 
 def check() -> str:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from toolrl.config.frame import OldNames
 from toolrl.types import Task
 from toolrl_common.http_client import service_url
+from toolrl_plugin_search.golds import gold_answers
 
 MAX_TOPK = 1000
 """The most passages that one query may ask for."""
@@ -105,8 +106,6 @@ class SearchR1Options(BaseModel, extra="forbid"):
 
     def check_task(self, task: Task) -> None:
         """Raises RewardError for a task without an answer."""
-        from toolrl_plugin_search.reward import gold_answers  # which imports this module
-
         gold_answers(task)
 
 

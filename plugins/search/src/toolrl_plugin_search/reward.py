@@ -14,12 +14,11 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from toolrl.errors import RewardError
 from toolrl.protocols import BuildContext
-from toolrl.types import CallError, Episode, Score, Task, ToolCall, Turn
+from toolrl.types import CallError, Episode, Score, ToolCall, Turn
+from toolrl_plugin_search.golds import gold_answers
 from toolrl_plugin_search.options import SearchR1Options
 
 OPEN, CLOSE = "<answer>", "</answer>"
@@ -131,23 +130,6 @@ def said_answer(episode: Episode) -> str | None:
         if found is not None:
             return found
     return None
-
-
-def gold_answers(task: Task) -> list[str]:
-    """The answers that count: the task's answer, each of a list, or those of Search-R1's `{"target": …}`. Raises
-    RewardError where there is none."""
-    answer: Any = task.answer
-    if isinstance(answer, Mapping):
-        answer = answer.get("target")
-    several = isinstance(answer, Sequence) and not isinstance(answer, str)
-    given = [str(item) for item in (answer if several else [answer]) if item is not None]
-    golds = [gold for gold in given if gold.strip()]
-    if not golds:
-        raise RewardError(
-            f"task {task.id!r} has no answer to compare with",
-            hint="Give its row an answer; the data set `search_r1` reads `golden_answers`.",
-        )
-    return golds
 
 
 def final_score(text: str, golds: Sequence[str], factor: float) -> float:

@@ -22,6 +22,8 @@ from toolrl_plugin_torch.loop.training import SavedLoop
 from toolrl_plugin_torch.options import SftConfig
 from toolrl_plugin_torch.trainer import SupervisedTrainer
 
+_FROM_RUN = "sft.from_run"
+
 
 @dataclass
 class Demonstrations:
@@ -108,7 +110,7 @@ async def fine_tune(assembly: Assembly, settings: SftConfig) -> dict[str, Any]:
     )
     saver.rows = demonstrations.order.rows
     if settings.data is None and (digest := demonstrations.order.digest()) is not None:
-        saver.digests = {**saver.digests, "sft.from_run": digest}
+        saver.digests = {**saver.digests, _FROM_RUN: digest}
     await resume(assembly, saver)
     warn_where_done(trainer.step, settings.steps, "sft.steps")
     loop = FineTuningLoop(
