@@ -98,6 +98,8 @@ SOLUTION = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "conten
          {"prompt": "instruction", "answer": "output", "context": "input"}, ""),
         ({"instruction": "When?", "context": "In 1999 it rained.", "response": "1999", "category": "qa"},
          {"prompt": "instruction", "answer": "response", "context": "context"}, "category"),
+        ({"system": "Be brief.", "query": "When?", "response": "1999"},
+         {"prompt": "query", "answer": "response", "system": "system"}, ""),
         ({"title": "Rain", "question": "When?", "context": "In 1999.", "answers": {"text": ["1999"]}},
          {"prompt": "question", "answer": "answers.text", "context": "context"}, "title"),
         ({"problem": "2 + 2?", "answer": "4", "solution": "So 4.", "messages": SOLUTION},
@@ -110,7 +112,7 @@ SOLUTION = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "conten
          {"prompt": "instruction", "answer": "output", "context": "input"}, "prompt"),
         ({"prompt": "In 1999 it rained. When?", "context": "In 1999 it rained.", "answer": "1999"}, {}, "context"),
     ],
-    ids=["Alpaca", "Dolly", "SQuAD", "open-r1", "solved", "both", "choices", "rendered", "in the question"],
+    ids=["Alpaca", "Dolly", "ms-swift", "SQuAD", "open-r1", "solved", "both", "choices", "rendered", "in the question"],
 )  # fmt: skip
 def test_a_column_of_the_question_is_carried_or_said(
     row: Any, fields: dict[str, str], unseen: str, capsys: pytest.CaptureFixture[str]

@@ -11,17 +11,21 @@ A `datasets.Dataset` whose rows a function of the user's transforms is read by i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from toolrl.builtin.rows import FileRows, Row, table_row
 from toolrl.errors import ConfigError, DataError
+from toolrl.loop.data_state import each_row
 from toolrl.tools.values import array_items, short_floats
 
 HINT = "Give a list of dicts such as {'prompt': …, 'answer': …}, a datasets.Dataset, a data frame, or a list of Task."
 
 
+_BATCH = 100
+"""Rows that a digest takes at once: with pictures they may be large."""
 _NO_VALUES = ("NaTType", "NAType")
 """Types of pandas' missing values."""
 
@@ -117,6 +121,12 @@ class ArrowRows(FileRows):
     def __getitem__(self, index: int) -> Row:
         return table_row(self._dataset[index : index + 1], 0, self.where(index))
 
+    def rows_at(self, indices: Sequence[int]) -> Iterable[Any]:
+        """The rows at these indices. Taking many at once is much faster."""
+        for start in range(0, len(indices), _BATCH):
+            table = self._dataset[list(indices[start : start + _BATCH])]
+            yield from each_row(partial(table_row, table, where=""), range(len(table)))
+
 
 class TableRows(FileRows):
     """Rows of a pyarrow table."""
@@ -171,9 +181,15 @@ class FrameRows(FileRows):
     def __getitem__(self, index: int) -> Row:
         # A slice keeps the columns' types; iloc[index] would give all of them one.
         (row,) = self._frame.iloc[index : index + 1].to_dict("records")
-        return _row(
-            {name: short_floats(cell) if name in self._short else cell for name, cell in row.items()}, nulls=False
-        )
+        return self._plain(row)
+
+    def rows_at(self, indices: Sequence[int]) -> Iterable[Row]:
+        """The rows at these indices. Taking many at once is much faster."""
+        return map(self._plain, self._frame.iloc[list(indices)].to_dict("records"))
+
+    def _plain(self, row: Mapping[Any, Any]) -> Row:
+        cells = {name: short_floats(cell) if name in self._short else cell for name, cell in row.items()}
+        return _row(cells, nulls=False)
 
 
 def _row(row: Mapping[Any, Any], *, nulls: bool = True) -> Row:

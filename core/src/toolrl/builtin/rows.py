@@ -15,7 +15,7 @@ import logging
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from glob import glob
 from hashlib import blake2b
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import SAVE_AS_UTF8, DataError
-from toolrl.loop.data_state import DIGEST_BYTES, WatchedFile, rows_digest
+from toolrl.loop.data_state import DIGEST_BYTES, WatchedFile, each_row, rows_digest
 from toolrl.tools.values import short_floats
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,11 @@ class FileRows:
 
     def digest(self) -> str:
         """A digest of the file as `watch` found it, or of the rows in memory."""
-        return rows_digest(len(self), self.__getitem__) if self._watched is None else self._watched.digest
+        return rows_digest(len(self), self.rows_at) if self._watched is None else self._watched.digest
+
+    def rows_at(self, indices: Sequence[int]) -> Iterable[Any]:
+        """The rows at these indices, for a digest."""
+        return each_row(self.__getitem__, indices)
 
     def _object(self, value: Any, index: int) -> Row:
         if not isinstance(value, dict):

@@ -109,13 +109,14 @@ class CheckedTasks:
         found: dict[int, ToolrlError] = {}
         for index in range(len(self)):
             try:
-                self._check_scored(index, self[index])
+                self._check_scored(index, self[index], placed=len(found) < SHOWN)
             except ToolrlError as error:
                 found[index] = error
         return found
 
-    def _check_scored(self, index: int, task: Task) -> None:
-        """Raises DataError for a task that a reward of its environment can't score."""
+    def _check_scored(self, index: int, task: Task, *, placed: bool) -> None:
+        """Raises DataError for a task that a reward of its environment can't score; with its place, which takes time
+        to find out, if `placed`."""
         for name, reward in pick_environment(self._rewards, task).items() if self._rewards else ():
             try:
                 reward.check_task(task)
@@ -124,29 +125,29 @@ class CheckedTasks:
                 if isinstance(error, ToolrlError):
                     problem, hint = error.message, error.hint
                 text = f"the reward {name!r} can't score it: {problem}"
-                raise DataError(text, where=self._place(index), hint=hint) from error
+                raise DataError(text, where=self._place(index) if placed else None, hint=hint) from error
 
     def check_first(self) -> None:
         """Warn of rows that can't be scored among the first ones. Raises DataError if none of these can be."""
         if not any(self._rewards.values()):
             return
         bad: dict[int, ToolrlError] = {}
-        looked_at, end = 0, time.monotonic() + SECONDS
+        looked_at, end, in_time = 0, time.monotonic() + SECONDS, True
         for index in range(min(len(self), LOOKED_AT)):
+            if not (in_time := time.monotonic() < end):
+                break
             try:
                 task = self[index]
             except ToolrlError:  # said when it is drawn
                 continue
             try:
                 looked_at += 1
-                self._check_scored(index, task)
+                self._check_scored(index, task, placed=len(bad) < SHOWN)
             except ToolrlError as error:
                 bad[index] = error
-            if time.monotonic() > end:
-                break
         if bad:
             text = f"{self._where}: {len(bad)} of the first {looked_at} rows can't be scored: {described(bad)}"
-            if len(bad) == looked_at:
+            if len(bad) == looked_at and in_time:
                 raise DataError(text)
             _log.warning("%s\n  Their episodes fail. `data: {bad_rows: skip}` leaves such rows out.", text)
 
@@ -180,7 +181,9 @@ def data_digest(rows: Any) -> str | None:
     """A digest of a data set that gives one, or of a list of tasks; None for other data sets."""
     if isinstance(rows, HasDigest):
         return rows.digest()
-    return rows_digest(len(rows), rows.__getitem__) if isinstance(rows, list | tuple) else None
+    if isinstance(rows, list | tuple):
+        return rows_digest(len(rows), lambda indices: [rows[index] for index in indices])
+    return None
 
 
 def left_out(sources: Iterable[TaskSource]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date
 from decimal import Decimal
@@ -96,16 +96,25 @@ class WatchedFile:
         return DataError(f"can't be read: {error.strerror}", where=str(self._path))
 
 
-def rows_digest(count: int, row: Callable[[int], Any]) -> str:
+def rows_digest(count: int, rows_at: Callable[[Sequence[int]], Iterable[Any]]) -> str:
     """A digest of rows in memory: of their number, and of the values of up to DIGEST_ROWS of them."""
     found = blake2b(str(count).encode(), digest_size=16)
-    for index in spread(count, DIGEST_ROWS):
+    for row in rows_at(spread(count, DIGEST_ROWS)):
         try:
-            text = json.dumps(_plain_keys(row(index)), sort_keys=True, default=_plain)
-        except (DataError, ValueError, RecursionError) as error:  # a bad row
+            text = json.dumps(_plain_keys(row), sort_keys=True, default=_plain)
+        except (ValueError, RecursionError) as error:
             text = type(error).__name__
         found.update(f"{len(text)}:{text}".encode())
     return found.hexdigest()
+
+
+def each_row(row: Callable[[int], Any], indices: Sequence[int]) -> Iterator[Any]:
+    """The rows at these indices; for one that can't be read the name of its error."""
+    for index in indices:
+        try:
+            yield row(index)
+        except DataError as error:
+            yield type(error).__name__
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -18,6 +18,8 @@ ANSWERS = ("answer", "solution", "ground_truth", "reward_model.ground_truth", "t
            "response", "answers.text")  # fmt: skip
 CONTEXTS = ("input", "context", "passage", "document", "article", "background")
 """Texts that belong to the question: Alpaca's, Dolly's and SQuAD's, and their like."""
+SYSTEMS = ("system", "system_prompt")
+"""Texts that become the system message."""
 _OTHERS = {"id", "environment", "task_type", "agent_name", "images", "tools", "tool_selection", "tools_kwargs"}
 """Columns that a data set reads under these names."""
 _ROWS = 50
@@ -63,9 +65,12 @@ def look(path: str, question: str | None = None, answer: str | None = None) -> C
     context = _context(rows, asked, known)
     if context is not None:
         fields["context"] = context
+    system = next((name for name in SYSTEMS if any(isinstance(row.get(name), str) for row in rows)), None)
+    if system is not None:
+        fields["system"] = system
     longest = max(len(str(_value(row, asked))) + len(str(row.get(context) or "")) for row in rows)
     answers = [_value(row, known) for row in rows] if known else []
-    unseen = _unseen(rows, {asked, known, context})
+    unseen = _unseen(rows, {asked, known, context, system})
     return Columns(count, asked, known, fields, longest, _rewards(answers), unseen)
 
 

@@ -131,6 +131,8 @@ def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tu
     print(f"  {columns.rows} rows; questions in {columns.question!r}, answers in {columns.answer!r}")
     if "context" in columns.fields:
         print(f"  {columns.fields['context']!r} follows the question")
+    if "system" in columns.fields:
+        print(f"  {columns.fields['system']!r} becomes the system message")
     if columns.unseen:
         print(f"  not shown to the model: {', '.join(columns.unseen)}")
     evaluation = args.eval or (ask.text("Data to evaluate on, empty for none", None, "--eval", "") or None)
