@@ -200,8 +200,9 @@ def _operand(value: Any) -> dict[str, Any]:
         return {"result": value._index}
     if isinstance(value, Guess):
         raise ResultNeededError
-    if callable(value) and getattr(builtins, getattr(value, "__name__", ""), None) is value:
-        return {"builtin": value.__name__}
+    name = getattr(value, "__name__", "")
+    if callable(value) and getattr(builtins, name, None) is value:
+        return {"builtin": name}
     if not _holds_remote(value):  # `encode` would ask the program for an attribute `tolist`.
         with contextlib.suppress(TypeError):
             return {"value": encode(value)}

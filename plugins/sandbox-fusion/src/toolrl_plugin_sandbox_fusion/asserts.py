@@ -119,7 +119,8 @@ def tested_names(text: str) -> list[str]:
     used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     own = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    own |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler)}
+    named = (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler)
+    own |= {node.name for node in nodes if isinstance(node, named) and node.name is not None}
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             own |= {(name.asname or name.name).partition(".")[0] for name in node.names}
