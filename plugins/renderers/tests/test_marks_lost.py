@@ -158,7 +158,31 @@ DSML = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="show">{}</｜DSML｜invo
             ),
             ["malformed", {"path": "b"}],
         ),
+        # Calls that lost all their marks, or all but those inside.
+        ("qwen3", '{"name": "move", "arguments": {"src": "a"}}', ["malformed"]),
+        ("qwen3.5", 'So:\n```json\n{"name": "move", "arguments": {"src": "a"}}\n```', ["malformed"]),
+        (
+            "qwen3",
+            '<tool_call>{"name": "now", "arguments": {}}</tool_call>\n{"name": "move", "arguments": {"src": "a"}}',
+            [{}, "malformed"],
+        ),
+        ("qwen3", 'The row is {"name": "Alice", "arguments": {"a": 1}}.', []),
+        ("qwen3", 'It is {"name": "move", "description": "Moves."}.', []),
+        ("kimi-k2", SECTION.format("functions.now:0<|tool_call_argument_begin|>{}"), ["malformed"]),
+        (
+            "kimi-k2",
+            SECTION.format(
+                KIMI.format("now", "{}<|tool_call_end|>") + 'functions.show:1<|tool_call_argument_begin|>{"path": "b"}'
+            ),
+            [{}, "malformed"],
+        ),
+        ("laguna-m.1", "move<arg_key>src</arg_key><arg_value>a</arg_value>", ["malformed"]),
+        ("gemma4", "call:now{}", ["malformed"]),
+        ("gemma4", "<|tool_call>call:now{}<tool_call|>call:now{}", [{}, "malformed"]),
+        ("inkling", '<|message_model|>now<{"name":"now","args":{}}<|end_message|>', ["malformed"]),
+        ("qwen3.5", f"{MOVE}<function=now></tool_call>", [{"src": "a"}, "malformed"]),
         # Keys and values.
+        ("glm-5", "<tool_call>now</tool_call>src</arg_key><arg_value>b</arg_value>", ["malformed"]),
         (
             "glm-5",
             "<tool_call>move<arg_key>src</arg_key><arg_key>dst</arg_key><arg_value>b</arg_value></tool_call>",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from toolrl.errors import RewardError
 from toolrl.types import Task
+from toolrl_plugin_math import typed
 from toolrl_plugin_math.truth import gold_number, gold_values
 
 MARK = "####"
@@ -41,6 +42,8 @@ _SPACED_MINUS = re.compile(r"(?:\bis|=|:)\s*[-−]\s+\Z")
 _MARKS = re.compile("#{4,}")
 _FRAC = re.compile(r"\\[dt]?frac\s?\{\s*(\d+)\s*\}\s?\{\s*(\d+)\s*\}")
 _TIMES = re.compile(r"\\times|\\cdot|×|·")
+_TAG = re.compile(r"</?[A-Za-z]\w*>")
+_ENCLOSED = re.compile(r"[\"'“(\[<](.*)[\"'”)\]>]\.?")
 _MARKUP = re.compile(r"\*\*|__|`|\\boxed\b|\\(?:text|mathrm|mathbf|textbf)\b|\\[()\[\],;:! ]|[{}]|\\(?=[$%])|~")
 _LABEL = re.compile(
     r"\A\s*(?:(?P<answer>(?:the\s+)?(?:final\s+|correct\s+)?answers?(?:\s+is\b\s*:?|\s*[:=]))|[^\W\d_][^\d:=\n]{0,60}[:=])\s*",
@@ -54,8 +57,9 @@ _STATED = re.compile(
     r"(?:\s*[*x]\s*10\s?\^\s?(?P<power>[-−]?\d{1,3}))?"
 )
 _BEGINS = re.compile(rf"\s*[+±≈(\[{_MINUS}]*\s*{_CURRENCY}?\s*[{_MINUS}]?\.?\d")
-_SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SCALE = re.compile(rf"\s*({'|'.join(_SCALES)})s?\b", re.IGNORECASE)
+_SCALES = {"k": 1000, "m": 10**6}
+_SCALE = re.compile(r"[kKM](?![\w/^²³])")
+"""Scales of one letter; those in words are rewritten before. `5 m` is a unit."""
 _WORD = r"[^\W\d_]++(?:['’./][^\W\d_]++)*+(?:[²³]|[23](?!\d)|\s?\^\s?[23](?!\d))?+"
 _NOT_A_UNIT = r"(?:or|to|and|plus|minus|times|over|divided|hundred|thousand|million|billion|trillion)\b"
 # Behind a number: words, a unit, a remark in parentheses, the sentence's end. Nothing that makes it another number.
@@ -75,7 +79,7 @@ class Stated(NamedTuple):
 
 def last_number(text: str) -> Fraction | None:
     """The last number of a text; None if there is none. `$` and `%` beside it are no part of the value."""
-    found = None
+    text, found = typed.without_scales(text), None
     for match in _NUMBER.finditer(text):
         found = match
     return None if found is None else _in_text(text, found)
@@ -90,15 +94,17 @@ def only_number(text: str) -> Fraction | None:
 def whole_number(text: str) -> Fraction | None:
     """The number that a line as a whole states, with or without a currency, a unit, a label or an equation before it;
     None for a line that states none, or more than one."""
-    line = _TIMES.sub("*", _FRAC.sub(r" \1/\2", text[:MAX_LINE]))
-    line = _MARKUP.sub("", line).strip()
+    line = _TIMES.sub("*", _FRAC.sub(r" \1/\2", typed.in_text(text[:MAX_LINE])))
+    line = _MARKUP.sub("", _TAG.sub("", line)).strip()
+    if enclosed := _ENCLOSED.fullmatch(line):
+        line = enclosed[1]
     line = _LABEL.sub("", line).strip().rpartition("=")[2].strip()
     match = _STATED.match(line.removeprefix("$") if line.count("$") == 2 else line)
     if match is None:
         return None
     value, rest = _quantity(match), match.string[match.end() :]
     if value is not None and (scale := _SCALE.match(rest)):
-        value, rest = value * _SCALES[scale[1].lower()], rest[scale.end() :]
+        value, rest = value * _SCALES[scale[0].lower()], rest[scale.end() :]
     return value if _UNIT.fullmatch(rest) else None
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from toolrl.protocols import BuildContext
 from toolrl.types import Episode, Score, Task
 from toolrl_plugin_math.options import ExactOptions, Gsm8kRewardOptions, JudgedTextOptions
 from toolrl_plugin_math.quantity import last_number, marked, true_numbers
 from toolrl_plugin_math.truth import MAX_DIGITS, gold_number, gold_texts, gold_values
+
+_PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+"""Python reads more as a number, such as `1_0`."""
 
 
 class ExactReward:
@@ -26,11 +30,10 @@ class ExactReward:
 
     def _is_number(self, said: str, task: Task) -> bool:
         """Whether the text is a plain number that equals a ground truth that is a number: `72.0` and 72."""
-        try:
-            number = Decimal(said) if len(said) <= MAX_DIGITS else None
-        except InvalidOperation:
+        if len(said) > MAX_DIGITS or not _PLAIN_NUMBER.fullmatch(said):
             return False
-        return number is not None and any(number == gold_number(gold) for gold in gold_values(task))
+        number = Decimal(said)
+        return any(number == gold_number(gold) for gold in gold_values(task))
 
     def _normal(self, text: str) -> str:
         text = " ".join(unicodedata.normalize("NFC", text).split())

@@ -62,7 +62,7 @@ def as_latex(content: str) -> str:
 
 def in_text(text: str) -> str:
     """A text with words in which the characters of Unicode, grouped digits and scales (`5 million`) are rewritten."""
-    text = _SCALED.sub(_scaled, text)
+    text = without_scales(text)
     text = _GROUPED.sub(lambda match: re.sub(r"\D", "", match[1]), text)
     if text.isascii():
         return text
@@ -71,6 +71,11 @@ def in_text(text: str) -> str:
     text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match.group()).replace('−', '-')}}}", text)
     text = _LOWERED.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match.group())}}}", text)
     return text.translate(_UNICODE)
+
+
+def without_scales(text: str) -> str:
+    """A text with `5 million` as 5000000."""
+    return _SCALED.sub(_scaled, text)
 
 
 def _scaled(match: re.Match[str]) -> str:

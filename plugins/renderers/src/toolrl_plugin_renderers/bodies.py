@@ -133,6 +133,8 @@ class _Reading:
             found.append(body)
         if not found:
             return [Body(span, kind="empty")]
+        if len(found) > 1 and not found[-1].closed and not found[-1].values:
+            found[-1].fail(f"expected an argument or {self._form.function_end}")  # a name that may be another call's
         for body in found:
             start, end = body.span
             body.span = (start, start + len(self._text[start:end].rstrip()))

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from toolrl.parsing import MAX_ITEMS
 from toolrl.types import CallError, Span, ToolCall, ToolSpec
 from toolrl_common.parsing import MAX_DEPTH, JsonFault, read_json
 from toolrl_common.parsing.coercion import allowed_types, coerce, declared
@@ -36,6 +37,8 @@ _SAID = {
     "malformed": "The call can't be read.",
     "stray_close": "This closes no call: none was opened before it.",
 }
+_BETWEEN = 64
+"""Characters of white space at most between an object and its closing mark."""
 _NAME = re.compile(r"[^\s<>]{1,256}\Z")
 
 
@@ -101,6 +104,26 @@ class Items:
                 items.append(ToolCall(readable, found.arguments, span=span, raw=text[slice(*span)]))
         return items
 
+    def unmarked(
+        self, text: str, pieces: Sequence[Span], items: Sequence[ToolCall | CallError], tools: Sequence[ToolSpec]
+    ) -> list[CallError]:
+        """Errors for JSON objects in a turn's content that call a known tool: their marks are missing. One whose
+        closing mark is there has its error among `items`."""
+        names = {tool.name for tool in tools}
+        told = {item.span[0] for item in items if isinstance(item, CallError)}
+        found: list[CallError] = []
+        for start, end in pieces:
+            if "{" not in text[start:end] or len(found) > MAX_ITEMS:
+                continue
+            for first, last in (item.span for item in read_objects(text[start:end], (), names)):
+                span = (start + first, start + last)
+                name = next((name for name in names if f'"{name}"' in text[slice(*span)]), None)
+                after = text[span[1] : span[1] + _BETWEEN]
+                if name is not None and span[1] + len(after) - len(after.lstrip()) not in told:
+                    why = "it stands outside of a call's marks"
+                    found.append(self.error("malformed", text, span, name=name, why=why))
+        return found
+
     def bare(
         self,
         attempts: Sequence[tuple[Any, Span]],
@@ -133,7 +156,10 @@ class Items:
 
     def _stray(self, body: Body, text: str, end: int, marks: Sequence[Mark]) -> None:
         """Arguments behind a call's end are its own, or another one's: it doesn't run with those that it has."""
-        stray = self._astray.match(text, end) if self._astray is not None and not body.kind else None
+        if self._astray is None or body.kind:
+            return
+        limit = next((mark.start for mark in inside(marks, (end, len(text))) if mark.kind != "part"), len(text))
+        stray = self._astray.search(text, end, limit)
         if stray is None:
             return
         body.fail("arguments stand behind its end")
@@ -235,7 +261,7 @@ def _claim(bodies: Sequence[Body], outside: Sequence[int]) -> None:
 
 
 def _astray(family: Family) -> re.Pattern[str] | None:
-    """An argument's mark behind a call's end."""
+    """The marks of arguments, which behind a call's end are astray."""
     form = family.arguments
     if form is None:
         return None
@@ -243,7 +269,7 @@ def _astray(family: Family) -> re.Pattern[str] | None:
         marks = [re.escape(mark) for mark in (*form.key, *form.value, form.separator) if mark]
     else:
         marks = [form.parameter, re.escape(form.parameter_end), re.escape(form.function_end)]
-    return re.compile(rf"\s*(?:{'|'.join(marks)})")
+    return re.compile("|".join(marks))
 
 
 def _value(body: Body, key: str, schema: Mapping[str, Any]) -> Any:

@@ -20,6 +20,10 @@ from toolrl_plugin_renderers.families import Family, Pairs
 
 _SHARED = 24
 """Characters of a mark that may stand in front of the token that its last one is in."""
+_NAME_LENGTH = 100
+_NAME_BEFORE = re.compile(r"[\w.:-]+\s*\Z")
+_PARTS = ("head", "part")
+"""Marks inside a call. Outside of one they show that its opening mark is missing."""
 _START = attrgetter("start")
 _FREE = re.compile(rb"\0+")
 Kind = Literal["think", "unthink", "open", "begin", "close", "section", "unsection", "lead", "head", "part"]
@@ -143,20 +147,23 @@ def unread(text: str, marks: Sequence[Mark], taken: Sequence[Span], family: Fami
     ends = [Mark("section", start, end) for start, end in taken if start < end] + [
         Mark("section", len(text), len(text))
     ]
-    calls = [mark for mark in free if mark.kind in ("open", "begin", "close")]
+    kinds = ("open", "begin", "close", *_PARTS) if family.one_section else ("open", "begin", "close", "part")
+    calls = [mark for mark in free if mark.kind in kinds]
     for mark in sorted([*calls, *ends], key=itemgetter(1, 2)):
         if len(found) > MAX_ITEMS:
             break
         if opened is not None and opened.kind == "open" and mark.kind == "begin":
             continue  # a function within the marks around it
+        if opened is not None and mark.kind in _PARTS:
+            continue
         if opened is not None and mark.start > opened.start:
             end = mark.end if mark.kind == "close" else mark.start
             body = text[opened.end : mark.start].strip()
-            if opened.kind == "begin" or not family.closes:
+            if opened.kind != "open" or not family.closes:
                 kind = "malformed"
             else:
                 kind = "unclosed" if mark.kind != "close" else "malformed" if body else "empty"
-            found.append((kind, (opened.start, end)))
+            found.append((kind, (_begin(text, opened), end)))
             opened = mark if mark.kind in ("open", "begin") else None
         elif mark.kind == "close":
             found.append(("stray_close", (mark.start, mark.end)))
@@ -165,6 +172,12 @@ def unread(text: str, marks: Sequence[Mark], taken: Sequence[Span], family: Fami
     lost = covered(text, [span for _, span in found])
     sections = [mark for mark in free if mark.kind in ("section", "unsection") and not lost[mark.start]]
     return found + _empty_sections(text, sections, [*taken, *(span for _, span in found)])
+
+
+def _begin(text: str, mark: Mark) -> int:
+    """Where a call that begins with this mark begins: one without its opening mark with the name before that."""
+    name = _NAME_BEFORE.search(text, max(mark.start - _NAME_LENGTH, 0), mark.start) if mark.kind in _PARTS else None
+    return mark.start if name is None else name.start()
 
 
 def _empty_sections(text: str, sections: Sequence[Mark], items: Sequence[Span]) -> list[tuple[str, Span]]:

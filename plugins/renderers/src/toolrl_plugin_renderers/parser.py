@@ -163,6 +163,9 @@ class RenderersParser(ToolParser):
         items = in_order(own, passed_over, text)
         frame = [(mark.start, mark.end) for mark in found if mark.kind in ("section", "unsection")]
         pieces = self._content([*frame, *read.thought, *(item.span for item in items)], text, read.content)
+        if unmarked := self._items.unmarked(text, pieces, items, tools):
+            items = in_order(items, unmarked, text)
+            pieces = self._content([*frame, *read.thought, *(item.span for item in items)], text, read.content)
         return ParsedTurn(
             items=items,
             content="".join(text[start:end] for start, end in pieces),
