@@ -83,7 +83,7 @@ _CURRENCIES = {
     "¥": "yen",
     "₹": "rupee",
 }
-_CURRENCY = re.compile(r"\s*(?P<sign>[-+]?)\s*(?P<name>\\?\$|[€£¥₹]|\\euro(?![a-z])|\\pounds(?![a-z]))\s*(?=[-\d.\\])")
+_CURRENCY = re.compile(r"(?P<sign>[-+]?)\s*+(?P<name>\\?\$|[€£¥₹]|\\euro(?![a-z])|\\pounds(?![a-z]))\s*(?=[-\d.\\])")
 _TIME = re.compile(r"0?(\d{1,2})\s*:\s*(\d{2})(?:\s*:\s*(\d{2}))?")
 _RELATION = re.compile(r"\s*(?:[<>]|\\(?:[lg](?:e|eq|t|eqslant)|neq?)(?![A-Za-z]))")
 _DOTS = re.compile(r"(?<!\d)(?:\\[lc]?dots|\.\.\.|…)|(?<!\.)\b\d+\s*(?:\\[lc]?dots|\.\.\.|…)")
