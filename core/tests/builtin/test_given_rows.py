@@ -76,6 +76,11 @@ def _frame() -> Any:
     return pytest.importorskip("pandas").DataFrame(ROWS)
 
 
+def _arrow_frame() -> Any:
+    pytest.importorskip("pandas")
+    return _arrow().to_pandas()
+
+
 WAYS: dict[str, Callable[[], Any]] = {
     "list": lambda: ROWS,
     "tuple": lambda: tuple(ROWS),
@@ -87,8 +92,8 @@ WAYS: dict[str, Callable[[], Any]] = {
     "pandas": _frame,
     "pandas with an index": lambda: _frame().set_index(pytest.importorskip("pandas").Index([7, 5])),
     "pandas' records": lambda: _frame().to_dict("records"),
-    "pandas of Arrow": lambda: _arrow().to_pandas(),
-    "records of pandas of Arrow": lambda: _arrow().to_pandas().to_dict("records"),
+    "pandas of Arrow": lambda: _arrow_frame(),
+    "records of pandas of Arrow": lambda: _arrow_frame().to_dict("records"),
     "numpy": lambda: pytest.importorskip("numpy").array(ROWS, dtype=object),
     "pandas' column": lambda: pytest.importorskip("pandas").Series(ROWS, index=[7, 5]),
     "polars": lambda: pytest.importorskip("polars").DataFrame(ROWS),
