@@ -38,7 +38,7 @@ _SCALED = re.compile(
     re.IGNORECASE,
 )
 _PERCENT = re.compile(
-    r"(?<!\s)(?:\s|\\[,;: ]|~)*(?:\\(?:text|mathrm|mbox)\s*\{\s*(?:per ?cent|\\?%)\s*\}|\bper ?cent)\s*\.?\s*\Z",
+    r"(?:\s|\\[,;: ]|~){0,8}(?:\\(?:text|mathrm|mbox)\s*\{\s*(?:per ?cent|\\?%)\s*\}|\bper ?cent)\s*\.?\s*\Z",
     re.IGNORECASE,
 )
 _GOES_ON = re.compile(r"(\.\d+)(?:\.\.\.|…)\Z")
