@@ -62,13 +62,13 @@ _UNITS = {
 _UNIT = "|".join(f"(?P<u{index}>{names})" for index, names in enumerate(_UNITS))
 _POWER = r"(?P<power>\s*\^\s*\{?\s*(?P<exponent>[23])\s*\}?|(?P<raised>[²³]))?"
 _UNIT_AT_END = re.compile(
-    rf"(?P<before>.*?\S)\s*(?:\\[,;:! ]|~)*\s*(?P<text>{_TEXT}\{{\s*)?(?P<area>square |sq\.? |cubic |cu\.? )?"
+    rf"(?P<before>.*?\S)(?:\s|\\[,;:! ]|~)*+(?P<text>{_TEXT}\{{\s*)?(?P<area>square |sq\.? |cubic |cu\.? )?"
     rf"(?:\b|(?<=\d)(?=[A-Za-z]{{2}}))(?:{_UNIT})"
     rf"(?(text)\s*{_POWER.replace('?P<', '?P<in')}\s*\.?\s*\}}){_POWER}\s*\.?\s*",
     re.DOTALL,
 )
 _IN_BRACES = re.compile(
-    rf"(?P<before>.*?[\d}}])\s*(?:\\[,;:! ]|~)*\s*(?:{_TEXT}\{{\s*(?P<letter>[KNJWVC])\s*\}}"
+    rf"(?P<before>.*?[\d}}])(?:\s|\\[,;:! ]|~)*+(?:{_TEXT}\{{\s*(?P<letter>[KNJWVC])\s*\}}"
     rf"|\^?\s*\{{?\s*(?:{_TEXT}\{{)?\s*(?P<ordinal>st|nd|rd|th)\b[\s}}]*)",
     re.DOTALL,
 )
@@ -98,8 +98,8 @@ _DEGREES = re.compile(
     r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree|°)\s*(?P<scale>(?:\\(?:text|mathrm)\s*\{\s*[CF]\s*\}|[CF])?)\s*\Z"
 )
 _WORDS_AT_END = re.compile(
-    rf"(?P<before>.*?[\d}})])\s*(?:\\[,;:! ]|~)*\s*(?:{_TEXT}\{{(?P<text>[^{{}}]*)\}}(?:\s*\^\s*\{{?\d\}}?)?"
-    r"|\s(?P<bare>(?:per|each|[^\W\d_]{4,})(?:\s+[^\W\d_]+)*))\s*\.?\s*",
+    rf"(?P<before>.*?[\d}})])(?:\s|\\[,;:! ]|~)*+(?:{_TEXT}\{{(?P<text>[^{{}}]*)\}}(?:\s*\^\s*\{{?\d\}}?)?"
+    r"|(?<=[\s~])(?P<bare>(?:per|each|[^\W\d_]{4,})(?:\s+[^\W\d_]+)*))\s*\.?\s*",
     re.DOTALL,
 )
 _OPEN = re.compile(r"[_=+*/^,({\-]\s*\Z")
