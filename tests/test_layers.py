@@ -32,7 +32,7 @@ LAYERS = [
     {"agent_protocols", "training_protocols"},
     {"types", "errors"},
     {"message_types"},
-    {"token_types", "tracebacks", "terminal_text", "version"},
+    {"token_types", "tracebacks", "terminal_text", "bounded_json", "version"},
 ]
 """From the top down. A module may import those of its own row's name and of the rows below."""
 

@@ -12,16 +12,21 @@ import contextlib
 import functools
 import json
 import statistics
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolrl import bounded_json
+from toolrl.builtin import datasets
 from toolrl.errors import ToolError, ToolrlError
+from toolrl.tools import schema_keywords, validation
 from toolrl.tools.validation import check_arguments
 from toolrl.types import ToolSpec
+from toolrl_testing import make_build_context
 
 MB = 1 << 20
 MOST = 4.0
@@ -185,6 +190,10 @@ CALLS: Mapping[str, tuple[dict[str, Any], Any]] = {
     "many wrong items": ({"properties": {"x": {"items": {"type": "integer"}}}}, ["a"] * 100_000),
     "contains": ({"properties": {"x": {"contains": {"anyOf": [{"const": i} for i in range(900)]}}}}, [-1] * 9000),
     "depth": ({"$defs": {"l": {"items": {"$ref": "#/$defs/l"}}}, "properties": {"x": {"$ref": "#/$defs/l"}}}, None),
+    "a draft of its own": (
+        {"properties": {"x": {"$schema": "http://json-schema.org/draft-07/schema#", "uniqueItems": True}}},
+        [{"a": i} for i in range(3000)],
+    ),
     "a long number": ({"properties": {"x": {"multipleOf": 0.1}}}, 10**4000),
 }
 
@@ -200,6 +209,92 @@ def test_arguments_of_a_call_hold_up_nothing(name: str) -> None:
     assert longest_step(lambda: check_arguments(spec, {"x": value}, "tool")) <= MOST
 
 
+@pytest.mark.parametrize("column", ["messages", "prompt", "tools", "answer", "metadata"])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_row_of_a_data_file_holds_up_little(column: str, as_text: bool, tmp_path: Path) -> None:
+    """A row is read on the loop, so its bound is that of other JSON: some hundred milliseconds at most."""
+    steps = {}
+    for name, text in answers(1).items():
+        row = {"prompt": '"1 + 1 ="', column: json.dumps(text) if as_text else text}
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("{" + ", ".join(f'"{key}": {value}' for key, value in row.items()) + "}\n")
+
+        rows = datasets.jsonl(datasets.FileDatasetOptions(path=str(path)), make_build_context("jsonl"))
+
+        async def read(rows: Any = rows) -> None:
+            rows[0]
+
+        steps[name] = longest_step(read)
+    assert {name: step for name, step in steps.items() if step > 2 * MOST} == {}
+
+
+COSTLY_SCHEMAS: Mapping[str, dict[str, Any]] = {
+    "references": bomb(14),
+    "a choice": {"properties": {"x": {"oneOf": [{"type": "string"}] * 1000}}},
+    "a choice of objects": {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "enum": [{"a": i} for i in range(500)],
+    },
+    "many properties": {"properties": {f"p{i}": {"type": "string"} for i in range(500)}},
+}
+
+
+async def start_mcp(tools: list[dict[str, Any]], folder: Path) -> object:
+    mcp = pytest.importorskip("toolrl_plugin_mcp.toolset")
+    options = pytest.importorskip("toolrl_plugin_mcp.options")
+    listed = folder / "tools.json"
+    listed.write_text(json.dumps(tools))
+    server = {"command": sys.executable, "args": [str(Path(__file__).with_name("costly_tools_server.py")), str(listed)]}
+    toolset = mcp.build(options.McpOptions(servers={"costly": server}), make_build_context("mcp"))
+    await toolset.start()
+    try:
+        return toolset.names()
+    finally:
+        await toolset.stop()
+
+
+async def start_openenv(tools: list[dict[str, Any]], folder: Path) -> object:
+    openenv = pytest.importorskip("toolrl_plugin_openenv.toolset")
+    options = pytest.importorskip("toolrl_plugin_openenv.options")
+    toolset = openenv.build(options.OpenEnvOptions(url="http://127.0.0.1:9"), make_build_context("openenv"))
+
+    async def listed() -> list[dict[str, Any]]:
+        return tools
+
+    toolset._first_look = listed  # An answer of a server is read within a bound: see `openenv_message`.
+    await toolset.start()
+    try:
+        return toolset.names()
+    finally:
+        await toolset.stop()
+
+
+@pytest.mark.parametrize("name", COSTLY_SCHEMAS)
+@pytest.mark.parametrize("start", [start_mcp, start_openenv])
+def test_a_catalogue_of_costly_schemas_holds_up_nothing(
+    start: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluations = 0
+    count = schema_keywords._spend
+
+    def counting(number: int) -> None:
+        nonlocal evaluations
+        evaluations += number
+        count(number)
+
+    monkeypatch.setattr(schema_keywords, "_spend", counting)
+    monkeypatch.setattr(validation, "CATALOGUE_EVALUATIONS", 30_000)
+    tools = [{"name": f"t{i}", "inputSchema": {"type": "object", **COSTLY_SCHEMAS[name]}} for i in range(100)]
+    found: list[object] = []
+
+    async def work() -> None:
+        found.append(await start(tools, tmp_path))
+
+    assert longest_step(work) <= MOST
+    assert len(found[0]) == 100  # type: ignore[arg-type]
+    assert evaluations / len(found) < 50_000
+
+
 TEXTS = (
     "<tool_call>", "</tool_call>", '<tool_call>{"name": ', "<think>", "</think><think>", "[", "{", '{"a":', '"', "\\",
     "<function=f>", "<parameter=x>", "</function>", "```python\n", "<answer>", "\\boxed{", "<search>", "<code>",
@@ -213,7 +308,6 @@ TEXTS = (
 def test_the_text_of_a_turn_holds_up_little(name: str, kilobytes: int) -> None:
     from toolrl.parsing.flags import EndFlags
     from toolrl.plugins.registry import load_registry
-    from toolrl_testing import make_build_context
 
     found = load_registry().get("parsers", name).component
     model = found.load_options()

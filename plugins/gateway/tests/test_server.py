@@ -140,3 +140,18 @@ async def test_a_connection_that_never_sends_its_headers_is_closed(
                     await reader.read()
             dripping.cancel()
             writer.close()
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages", "messages/count_tokens", "reward"])
+async def test_a_body_that_never_arrives_is_refused(rig: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr("toolrl_plugin_gateway.server.BODY_SECONDS", 0.5)
+    async with rig.playing(rig.model(["Hello"])) as (gateway, session):
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        key = session.reward_key if path == "reward" else session.key
+        writer.write(
+            f"POST /v1/{path} HTTP/1.1\r\nHost: x\r\nx-api-key: {key}\r\nContent-Length: 99\r\n\r\n{{".encode()
+        )
+        async with asyncio.timeout(20):
+            assert await status(reader) == 408
+        writer.close()

@@ -8,7 +8,6 @@ looks like a field and isn't one is remarked on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from toolrl import bounded_json
 from toolrl.builtin.options import FieldMapping, FileDatasetOptions
 from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, RowTasks, find_files, open_rows
 from toolrl.builtin.unread_columns import remark_on_columns
@@ -211,8 +211,8 @@ def _decoded_list(value: Any) -> Any:
     """A list that is stored as JSON text, as CSV files do; anything else as it is."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            read = json.loads(value)
-        except (ValueError, RecursionError):
+            read = bounded_json.loads(value)
+        except ValueError:
             return value
         return read if isinstance(read, list) else value
     return value
@@ -268,8 +268,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     """An object, also one that is stored as JSON text; empty for anything else."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = bounded_json.loads(value)
+        except ValueError:
             return {}
     return value if isinstance(value, Mapping) else {}
 

@@ -23,6 +23,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
+from toolrl import bounded_json
 from toolrl.chat.row_remarks import Remarks
 from toolrl.errors import SAVE_AS_UTF8, DataError
 from toolrl.loop.data_state import DIGEST_BYTES, WatchedFile, each_row, rows_digest
@@ -130,6 +131,7 @@ class JsonLines(FileRows):
             file.seek(self._starts[index])
             line = file.readline()
         try:
+            _check_size(line)
             hint = "Each line has to be one JSON object; a file that holds one list should end in .json."
             return self._object(_from_json(line, hint), index)
         except DataError as error:
@@ -159,6 +161,16 @@ def _open(path: Path) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise DataError(f"can't be read: {error.strerror}", where=str(path)) from error
+
+
+def _check_size(line: bytes) -> None:
+    """Raises DataError for a row that takes seconds to read: the episodes of a run wait meanwhile."""
+    try:
+        bounded_json.check_size(line)
+    except ValueError as error:
+        raise DataError(
+            f"row is too large: {error}", hint="Keep large values in files, and their paths in rows."
+        ) from None
 
 
 def _from_json(text: bytes, hint: str) -> Any:
@@ -376,7 +388,7 @@ def _decoded(value: Any, field: Any) -> Any:
     metadata = field.metadata or {}  # A pyarrow before 19 knows the type by its name alone.
     name = getattr(field.type, "extension_name", None) or metadata.get(b"ARROW:extension:name", b"").decode()
     if name == "arrow.json" and isinstance(value, str):
-        return json.loads(value)
+        return bounded_json.loads(value)
     kind = getattr(field.type, "storage_type", field.type)
     if isinstance(value, float):
         return short_floats(value) if str(kind) == "float" else value

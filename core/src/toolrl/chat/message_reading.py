@@ -5,10 +5,10 @@ What a key says is read, refused, or remarked on; nothing is dropped without a w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
+from toolrl import bounded_json
 from toolrl.chat.row_remarks import remark
 from toolrl.errors import DataError
 from toolrl.types import IMAGE_MARK, Message, Role, ToolCall
@@ -192,8 +192,8 @@ def read_object(value: Any, path: str) -> dict[str, Any]:
 
 def _json(text: str, path: str, expected: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return bounded_json.loads(text)
+    except ValueError as error:
         raise _bad(f"{path!r} is {short(text)}, expected {expected} or its JSON text: {error}") from None
 
 

@@ -15,45 +15,65 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import attrs
 import jsonschema
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[jsonschema.ValidationError] | None]
 
 _log = logging.getLogger(__name__)
-_left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
-"""Evaluations of keywords that the present check may still make."""
+_budgets: ContextVar[tuple[list[int], ...]] = ContextVar("_budgets", default=())
+"""Evaluations of keywords that the check, and each that it is a part of, may still make."""
 
 
-class TooCostlyError(Exception):
+class TooCostlyError(ValueError):
     """A check evaluates more keywords than it may."""
 
 
 @contextmanager
 def at_most(evaluations: int) -> Iterator[None]:
-    """Within it a validator raises TooCostlyError after so many evaluations of keywords."""
-    token = _left.set([evaluations])
+    """Raise TooCostlyError inside the block after this many evaluations of keywords. Those in an inner block count for
+    the outer ones as well."""
+    token = _budgets.set((*_budgets.get(), [evaluations]))
     try:
         yield
     finally:
-        _left.reset(token)
+        _budgets.reset(token)
 
 
+def _spend(evaluations: int) -> None:
+    """Count work that takes as long as this many evaluations. Raises TooCostlyError if a bound is passed."""
+    for left in _budgets.get():
+        left[0] -= evaluations
+        if left[0] < 0:
+            raise TooCostlyError("it takes too long to check")
+
+
+@functools.cache
 def bounded(kind: Any) -> Any:
     """The validator class `kind` with bounded keywords."""
     keywords = {**kind.VALIDATORS, "pattern": _pattern, "patternProperties": _pattern_properties}
     keywords |= {"additionalProperties": _additional_properties, "uniqueItems": _unique_items}
     extend: Any = jsonschema.validators.extend
-    return extend(kind, {name: _counted(keyword) for name, keyword in keywords.items()})
+    made = extend(kind, {name: _counted(keyword) for name, keyword in keywords.items()})
+    evolve = made.evolve
+
+    def bounded_evolve(self: Any, **changes: Any) -> Any:
+        # A subschema with a `$schema` of its own gets the plain class of that draft, with keywords that aren't bounded.
+        other = evolve(self, **changes)
+        if type(other) is made:
+            return other
+        fields = {it.alias: getattr(other, it.name) for it in attrs.fields(type(other)) if it.init}
+        draft: Any = type(other)
+        return bounded(draft)(**fields)
+
+    made.evolve = bounded_evolve
+    return made
 
 
 def _counted(keyword: Keyword) -> Keyword:
     @functools.wraps(keyword)
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-        left = _left.get()
-        if left is not None:
-            left[0] -= 1 + (len(value) if isinstance(value, list | str) else 0) // 16
-            if left[0] < 0:
-                raise TooCostlyError
+        _spend(1 + (len(value) if isinstance(value, list | str) else 0) // 16)
         return keyword(validator, value, instance, schema)
 
     return counted

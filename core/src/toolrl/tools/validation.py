@@ -10,6 +10,7 @@ import asyncio
 import functools
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jsonschema
@@ -24,25 +25,41 @@ from toolrl.types import ToolSpec
 FEW_EVALUATIONS = 500
 MOST_EVALUATIONS = 200_000
 """Maximum number of keywords that a check evaluates, on the event loop and in a thread: a second or two."""
+CATALOGUE_EVALUATIONS = 3_000_000
+"""Maximum number of keywords that are evaluated to check all schemas of a server: a minute."""
+MAX_TOOLS = 500
+"""Tools that a server may offer: each stands in every prompt, and has a schema that is checked."""
 LARGE_SCHEMA = 50_000
 LARGE_ARGUMENTS = 10_000
 """Characters above which the check runs in a thread."""
 
 
 def compile_schema(schema: Mapping[str, Any]) -> Validator:
-    """A validator that follows no reference to other documents. Raises jsonschema.SchemaError."""
+    """A validator that follows no reference to other documents. Raises jsonschema.SchemaError, and TooCostlyError for a
+    schema that takes too long to check."""
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    kind.check_schema(dict(schema))
-    validator: Validator = _bounded_kind(kind)(schema, registry=REGISTRY)
+    # As `kind.check_schema`, which has no bound.
+    meta = bounded(jsonschema.validators.validator_for(kind.META_SCHEMA, default=kind))
+    with check_bound():
+        for error in meta(kind.META_SCHEMA, registry=REGISTRY, format_checker=kind.FORMAT_CHECKER).iter_errors(schema):
+            raise jsonschema.SchemaError.create_from(error)
+    validator: Validator = bounded(kind)(schema, registry=REGISTRY)
     return validator
 
 
-_bounded_kind = functools.cache(bounded)
+def check_bound() -> AbstractContextManager[None]:
+    """Bounds one check; past it, checking raises TooCostlyError, a ValueError."""
+    return at_most(MOST_EVALUATIONS)
+
+
+def catalogue_bound() -> AbstractContextManager[None]:
+    """Bounds the checks of all schemas of one server, as the run waits for them at its start."""
+    return at_most(CATALOGUE_EVALUATIONS)
 
 
 def is_valid(validator: Validator, value: Any) -> bool:
     """Whether a value fits. Raises TooCostlyError if that takes too long to find out."""
-    with at_most(MOST_EVALUATIONS):
+    with check_bound():
         return validator.is_valid(value)
 
 
@@ -67,7 +84,7 @@ async def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any], shown: s
                 problems = await asyncio.to_thread(_problems, schema, arguments, MOST_EVALUATIONS)
     except jsonschema.SchemaError as error:  # Its own text writes the whole schema out.
         raise TypeError(f"its parameters are no JSON Schema: {error.message:.200}") from error
-    except (TooCostlyError, RecursionError, ArithmeticError, ValueError):
+    except (RecursionError, ArithmeticError, ValueError):  # TooCostlyError is a ValueError.
         # jsonschema computes with numbers as they are: `multipleOf` with infinity, or with an integer of 400 digits.
         raise ArgumentsError(
             f"The arguments for the tool {shown!r} could not be checked: too large, or its schema is too complex. "

@@ -29,6 +29,8 @@ from toolrl_plugin_gateway.session import Reply, Session
 
 IDLE_SECONDS = 30.0
 """After which a connection without a request is closed. Clients keep theirs for 5 s, and may be busy when they send."""
+BODY_SECONDS = 60.0
+"""Time limit for a client to send a request's body, once its headers are there."""
 LARGEST_REQUEST = 64 << 20
 """Bytes."""
 _V1 = "/{v1:(?:v1/)*}"
@@ -260,7 +262,11 @@ def read_reward(body: Json) -> Score:
 async def read_body(request: web.Request) -> Json:
     """Raises RefusedError for anything but a JSON object."""
     try:
-        body = bounded_json.loads(await request.read())
+        async with asyncio.timeout(BODY_SECONDS):
+            sent = await request.read()
+        body = bounded_json.loads(sent)
+    except TimeoutError:
+        raise RefusedError(408, "request_timeout", f"the body did not arrive within {BODY_SECONDS:g} s") from None
     except web.HTTPRequestEntityTooLarge:
         raise RefusedError(413, "request_too_large", f"the request has more than {LARGEST_REQUEST} bytes") from None
     except (ValueError, RecursionError, web.RequestPayloadError) as error:

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toolrl.errors import ConfigError
+from toolrl.tools.validation import MAX_TOOLS, catalogue_bound
 from toolrl.types import ToolSpec
 from toolrl_plugin_mcp.options import McpOptions
 from toolrl_plugin_mcp.schemas import usable_schema
 
 MAX_NAME = 64
-MAX_TOOLS = 500
-"""Each stands in every prompt, and has a schema that is checked."""
 _BAD = re.compile(r"[^A-Za-z0-9_-]")
 _log = logging.getLogger(__name__)
 
@@ -81,7 +80,9 @@ def make_catalog(
             where=where,
             hint="Name those that the model needs with `include`.",
         )
-    for server, tool, full, raw in wanted:
+    with catalogue_bound():
+        schemas = [usable_schema(raw.get("inputSchema"), f"{server}: {tool!r}") for server, tool, _, raw in wanted]
+    for (server, tool, full, raw), schema in zip(wanted, schemas, strict=True):
         name = full if options.names == "full" else clean_name(tool)
         if name in entries:
             first = entries[name]
@@ -90,7 +91,7 @@ def make_catalog(
                 where=where,
                 hint=f"Leave one out with `exclude: [{json.dumps(tool)}]`, rename a server, or use `names: full`.",
             )
-        spec, pure = _spec(name, server, tool, raw), _fits(tool, full, options.pure, unused)
+        spec, pure = ToolSpec(name, _description(server, tool, raw), schema), _fits(tool, full, options.pure, unused)
         entries[name] = CatalogEntry(server, tool, spec, pure, _is_idempotent(raw))
     if unused:
         shown = ", ".join(full for _, _, full, _ in offered) or "none"
@@ -150,10 +151,6 @@ def _aliases(entries: Mapping[str, CatalogEntry]) -> dict[str, str]:
     return {other: names.pop() for other, names in meanings.items() if len(names) == 1 and other not in entries}
 
 
-def _spec(name: str, server: str, tool: str, raw: Mapping[str, Any]) -> ToolSpec:
-    description = str(raw.get("description") or raw.get("title") or "").strip()
-    return ToolSpec(
-        name,
-        description or f"The tool {tool} of {server}.",
-        usable_schema(raw.get("inputSchema"), f"{server}: {tool!r}"),
-    )
+def _description(server: str, tool: str, raw: Mapping[str, Any]) -> str:
+    said = str(raw.get("description") or raw.get("title") or "").strip()
+    return said or f"The tool {tool} of {server}."

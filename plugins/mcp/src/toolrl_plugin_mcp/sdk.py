@@ -18,7 +18,7 @@ from jsonschema.protocols import Validator
 from mcp.client.streamable_http import streamable_http_client
 
 from toolrl.tools.threads import POOL
-from toolrl.tools.validation import compile_schema
+from toolrl.tools.validation import check_bound, compile_schema
 from toolrl_plugin_mcp.signals import LifeSignals
 from toolrl_plugin_mcp.sse import sse_streams
 
@@ -104,7 +104,8 @@ def _check_output(name: str, schema: Any, value: Any, compiled: dict[str, Valida
     try:
         if name not in compiled:
             compiled[name] = compile_schema(schema)
-        error = jsonschema.exceptions.best_match(compiled[name].iter_errors(value))
+        with check_bound():
+            error = jsonschema.exceptions.best_match(compiled[name].iter_errors(value))
     except Exception as problem:  # a schema from outside can break the library in any way
         raise RuntimeError(f"its output schema can't be used: {problem!s:.300}") from problem
     if error is not None:

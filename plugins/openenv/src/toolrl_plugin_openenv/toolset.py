@@ -23,7 +23,8 @@ import jsonschema
 from toolrl.errors import ConfigError, ToolsetError
 from toolrl.protocols import BuildContext, EpisodeContext, ToolSession
 from toolrl.tools.cancellation import uninterrupted
-from toolrl.tools.validation import compile_schema
+from toolrl.tools.threads import POOL
+from toolrl.tools.validation import MAX_TOOLS, catalogue_bound, compile_schema
 from toolrl.types import Task, ToolSpec
 from toolrl_plugin_openenv.actions import ActionReader
 from toolrl_plugin_openenv.connection import Address, OpenEnvConnection, connect
@@ -95,7 +96,8 @@ class OpenEnvToolset:
                 if options.mode == "action":
                     self._offer(await self._action_tool())
                 elif listed:
-                    self._offer(make_catalog(listed, self._where))
+                    # Checking schemas takes time.
+                    self._offer(await POOL.submit(make_catalog, listed, self._where))
                 else:
                     self._names, self._session = (), await self._talk()
         except ToolsetError as error:
@@ -174,7 +176,7 @@ class OpenEnvToolset:
     async def _action_tool(self) -> EnvironmentTools:
         schema = await action_schema(self._address)
         said = str(schema.get("description") or "Take an action in the environment.")
-        spec = _spec(self._options.tool_name, said, schema)
+        spec = await POOL.submit(_spec, self._options.tool_name, said, schema)
         return EnvironmentTools((spec,), {})
 
     async def _talk(self) -> Callable[[EnvironmentEpisode], ToolSession]:
@@ -189,7 +191,18 @@ class OpenEnvToolset:
 
 def make_catalog(listed: Sequence[Any], where: str) -> EnvironmentTools:
     """The tools that an environment lists, under names that every parser can carry. Raises ConfigError for two of one
-    name."""
+    name, and for too many."""
+    if len(listed) > MAX_TOOLS:
+        raise ConfigError(
+            f"the environment lists {len(listed)} tools; expected at most {MAX_TOOLS}",
+            where=where,
+            hint="Each tool is a part of every prompt: offer fewer, or use `mode: action`.",
+        )
+    with catalogue_bound():
+        return _make_catalog(listed, where)
+
+
+def _make_catalog(listed: Sequence[Any], where: str) -> EnvironmentTools:
     specs: list[ToolSpec] = []
     own_names: dict[str, str] = {}
     for tool in listed:
