@@ -203,28 +203,29 @@ class Conversion:
     def lose(self, key: str, note: str = "", learned: bool | None = None) -> None:
         """Note a setting that isn't carried over, once. `learned` overrides whether it changes what is learned."""
         self.lost.setdefault(key, note or (NO_OVERSAMPLING if "over_sampl" in key or "oversampl" in key else ""))
-        if learned is not None:
-            self._ranked.setdefault(key, learned)
+        self._ranked.setdefault(key, self._is_of_learning(key) if learned is None else learned)
 
     def lose_unused(self) -> None:
         """Note every setting that the conversion never asked for; one that changes what is learned with its value."""
         for key in self.unused():
-            self.lose(key, f"{self._given[key]!r:.80}" if self._changes_learning(key) else "")
+            learned = self._is_of_learning(key) and self._has_effect(key)
+            self.lose(key, f"{self._given[key]!r:.80}" if learned else "", learned)
 
     @property
     def learned(self) -> list[str]:
         """Keys of the lost settings that change what is learned, in their order."""
-        return [key for key in self.lost if self._ranked.get(key, self._changes_learning(key))]
+        return [key for key in self.lost if self._ranked.get(key, self._is_of_learning(key))]
 
-    def _changes_learning(self, key: str) -> bool:
-        """Whether a setting changes what is learned. One that is off, or in a section that is, changes nothing."""
-        if key.startswith(_UNREAD):
-            return True
-        parts = key.split(".")
+    def _is_of_learning(self, key: str) -> bool:
+        return key.startswith(_UNREAD) or self.learning.search(key) is not None
+
+    def _has_effect(self, key: str) -> bool:
+        """False for a setting that is off, in a section that is off or idle, or the system's default."""
+        value, parts = self._given[key], key.split(".")
         above = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
         off = any(_is_off(self._given.get(f"{it}.{name}", True)) for it in above for name in ("enable", "enabled"))
-        idle = off or bool(above & self._idle) or _is_off(self._given.get(key, True))
-        return not idle and self.learning.search(key) is not None
+        by_default = key in self.defaults and value == self.defaults[key]
+        return not (off or by_default or above & self._idle or _is_off(value))
 
     def refuse(self, key: str, problem: str, hint: str) -> NoReturn:
         """Stop the conversion at a setting without which the config would train something else. Raises ConfigError."""
