@@ -124,6 +124,12 @@ def test_a_script_without_rlfactorys_settings_is_one_of_verls(folder: Path) -> N
     assert any("converted as a config of verl" in remark for remark in report.remarks)
 
 
+def test_a_reward_model_is_told_first(folder: Path) -> None:
+    judged = "reward_rollout.if_use_reward_rollout"
+    assert judged not in of_file("main_grpo.sh")[1].learned
+    assert of_file("main_grpo.sh", f"{judged}=True")[1].learned == [judged]
+
+
 def test_what_a_file_imports_that_is_not_there_is_told(folder: Path) -> None:
     """RLFactory's VisionEnv is built on its MMEnv."""
     (folder / "envs").mkdir()

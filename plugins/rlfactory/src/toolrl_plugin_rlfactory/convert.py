@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 from importlib.util import resolve_name
 from pathlib import Path
@@ -80,7 +81,10 @@ def convert(settings: RLFactoryConversion) -> tuple[dict[str, Any], Conversion]:
     """The config, and the conversion with its notes. All but the environment is verl's."""
     if settings.get("actor_rollout_ref.actor.state_masking") is False:
         settings.lose("actor_rollout_ref.actor.state_masking", "what tools answer is never trained on")
-    if not settings.flag("reward_rollout.if_use_reward_rollout"):
+    judged = "reward_rollout.if_use_reward_rollout"
+    if settings.flag(judged):
+        settings.lose(judged, "no reward model runs here; the reward `llm_judge` asks one over HTTP")
+    else:
         settings.idle("reward_rollout")
     if (manager := settings.get("reward_model.reward_manager")) not in (None, "parallel"):
         settings.lose("reward_model.reward_manager", f"{manager!r} here, and the config scores by its env")
@@ -92,7 +96,7 @@ def environment(settings: Conversion) -> dict[str, Any]:
     classes = _classes(settings)
     thinking = settings.flag(f"{_ENV}.enable_thinking", default=True)
     result: dict[str, Any] = {
-        "parser": {"use": "rlfactory", "options": classes} if classes else "rlfactory",
+        "parser": {"use": "rlfactory", "options": deepcopy(classes)} if classes else "rlfactory",
         "chat_format": {"use": "template", "options": {"template_kwargs": {"enable_thinking": thinking}}},
     }
     tools = _tools(settings, classes)
@@ -177,7 +181,7 @@ def _tools(settings: Conversion, classes: dict[str, Any]) -> list[dict[str, Any]
     mode, selected = settings.get(f"{_ENV}.mcp_mode"), settings.get(f"{_ENV}.tool_name_selected")
     policy = _policy(settings)
     own = bool(classes.get("tool_manager")) and classes["tool_manager"] not in REGISTERED
-    tools: list[dict[str, Any]] = [{"use": "rlfactory", "options": classes}] if own else []
+    tools: list[dict[str, Any]] = [{"use": "rlfactory", "options": deepcopy(classes)}] if own else []
     if isinstance(path, str) and path and (not own or settings.given(f"{_ENV}.config_path")):
         path = user_path(path)
         if mode not in (None, "stdio", "sse"):
@@ -254,7 +258,7 @@ def _policy(settings: Conversion) -> dict[str, Any]:
 
 
 def _reward(settings: Conversion, classes: dict[str, Any]) -> Any:
-    options = dict(classes)
+    options = deepcopy(classes)  # One object in three places would be written as references.
     if settings.flag(f"{_ENV}.use_process_reward"):
         options["step_rewards"] = True
     return {"use": "rlfactory", "options": options} if options else "rlfactory"

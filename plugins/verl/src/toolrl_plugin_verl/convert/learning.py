@@ -26,7 +26,9 @@ _LEARNED = (
     r"apply_chat_template|tool_config|function_tool|seed|max_prompt|max_response)",
     r"trainer\.(?:val_only|v1\.trainer_mode|ref_update|critic_warmup|total_)",
 )
-LEARNING = re.compile(rf"^(?!.*(?:{_SPEED}))(?:{'|'.join(_LEARNED)})|tool_config_path")
+_EXTRA = r"moe_aux_loss|moe_z_loss|freeze_moe_router"
+"""Losses and frozen parts among settings of Megatron."""
+LEARNING = re.compile(rf"^(?!.*(?:{_SPEED}))(?:{'|'.join(_LEARNED)})|tool_config_path|{_EXTRA}")
 """Keys of settings that change what is learned."""
 
 NOTES = {

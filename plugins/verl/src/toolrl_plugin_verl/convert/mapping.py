@@ -111,6 +111,12 @@ def _staleness(settings: Conversion) -> dict[str, int]:
 def _rollout(settings: Conversion) -> dict[str, Any]:
     response = settings.whole(*LENGTH, least=1)
     prompt = settings.whole("data.max_prompt_length", f"{_ROLLOUT}.prompt_length", least=1)
+    filtered, cut = settings.flag("data.filter_overlong_prompts"), settings.get("data.truncation")
+    if filtered or cut in ("left", "right", "middle"):
+        does = "leaves them out" if filtered else f"cuts them ({cut})"
+        settings.remark(
+            f"data.train: prompts of more than {prompt} tokens stay whole and leave fewer for the answer; verl {does}"
+        )
     return {
         "max_turn_tokens": response,
         "max_episode_tokens": prompt + response,
