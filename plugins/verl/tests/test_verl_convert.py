@@ -189,6 +189,7 @@ def test_settings_are_carried_over(overrides: list[str], where: str, value: Any)
         "CORRECTION.rollout_is=geometric", "ACTOR.loss_agg_mode=token-sum", "MODEL.lora_adapter_path=a",
         "ROLLOUT.agent.default_agent_loop=mine", "MULTI.format=odd", "data.train_files=hdfs://x/y.parquet",
         "data.train_batch_size=many", "critic.optim.lr=1e-5", "something.new=1", "trainer.val_only=True",
+        "ACTOR.optim.betas=[0.9,2]", "ACTOR.optim.betas=fast", "ACTOR.loss_agg_mode=[1]", "CORRECTION.rollout_rs=[1]",
         "data.seed=-1", "MULTI.max_assistant_turns=many", "ROLLOUT.tool_config.search.limit=3",
     ],
 )  # fmt: skip
@@ -316,6 +317,11 @@ BUFFER = "reward.reward_kwargs.overlong_buffer_cfg"
              "CORRECTION.rollout_is=token"],
             {"rejection": {"level": "token", "low": 0.25, "high": 4.0}, "old_logprobs": "sampled", "importance": None},
         ),
+        (
+            ["CORRECTION.rollout_rs=geometric", "CORRECTION.rollout_rs_threshold=1.01",
+             "CORRECTION.rollout_rs_threshold_lower=0.99"],
+            {"rejection": {"level": "mean", "low": 0.99, "high": 1.01}},
+        ),
         (["ACTOR.use_rollout_log_probs=True"], {"old_logprobs": "sampled"}),
         (
             ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=seq_reward",
@@ -364,10 +370,38 @@ _KEYS = st.sampled_from(
         "actor_rollout_ref.actor.clip_ratio_low", "actor_rollout_ref.rollout.top_p",
         "actor_rollout_ref.actor.grad_clip",
         "actor_rollout_ref.rollout.val_kwargs.temperature", "actor_rollout_ref.actor.kl_loss_coef",
+        "algorithm.rollout_correction.rollout_rs", "algorithm.rollout_correction.rollout_rs_threshold",
+        "algorithm.rollout_correction.rollout_is", "algorithm.rollout_correction.rollout_is_threshold",
+        "algorithm.rollout_correction.bypass_mode", "reward_model.reward_manager",
+        "reward_model.overlong_buffer.enable", "reward_model.overlong_buffer.len",
+        "reward_model.overlong_buffer.penalty_factor",
+        "async_training.staleness_threshold", "async_training.trigger_parameter_sync_step",
+        "rollout.total_rollout_steps", "actor_rollout_ref.actor.optim.lr_decay_style",
+        "actor_rollout_ref.actor.optim.min_lr",
     ]
 )  # fmt: skip
 _VALUES = st.sampled_from(
-    ["", "null", "-1", "0", "0.5", "1e400", "nan", "True", "x", "[1,2]", "{a: 1}", "'", "${n}", "7"]
+    [
+        "",
+        "null",
+        "-1",
+        "0",
+        "0.5",
+        "1e400",
+        "nan",
+        "True",
+        "x",
+        "[1,2]",
+        "{a: 1}",
+        "'",
+        "${n}",
+        "7",
+        "dapo",
+        "token",
+        "token_k1",
+        "0.5_4.0",
+        "cosine",
+    ]
 )
 
 

@@ -75,6 +75,7 @@ def test_trainers_that_sample_while_they_train(tmp_path: Path) -> None:
         ("python3 -m recipe.prime.main_prime data.x=1", r"main_prime trains a reward model"),
         ("python3 -m main_gkd --config-name x", r"main_gkd distills"),
         ("python3 -m recipe.spo.spo_main_ppo data.x=1", r"spo_main_ppo trains with a loss"),
+        ("python3.11 servers/retrieval_agent.py data.x=1", r"retrieval_agent.py isn't a trainer of verl"),
         ("python tools/mine.py data.x=1", r"tools/mine.py isn't a trainer of verl"),
     ],
 )

@@ -58,7 +58,7 @@ class RLFactoryConvert(ConvertCommand):
     overrides_help = "overrides over it, such as actor_rollout_ref.rollout.n=8"
 
     def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:
-        """Read and convert. What sets nothing of RLFactory's own is one of verl's scripts, which its repository has."""
+        """Read and convert. RLFactory's repository has scripts of verl's, which set nothing of its own."""
         reading = read(config, overrides)
         if _is_rlfactory(reading):
             return convert(RLFactoryConversion(reading))
@@ -68,7 +68,7 @@ class RLFactoryConvert(ConvertCommand):
 
 
 def _is_rlfactory(reading: Reading) -> bool:
-    """Whether anything of RLFactory's own is set, or a config of it that isn't here is named."""
+    """Tell whether anything of RLFactory's own is set, or a config of it that isn't here is named."""
     settings = Conversion(reading)
     own = bool(settings.section(_ENV)) or settings.given(
         f"{_ROLLOUT}.max_turns", "reward_rollout.if_use_reward_rollout"
@@ -147,7 +147,7 @@ def _env(settings: Conversion) -> str | None:
 
 
 def _registered(settings: Conversion, name: str) -> str | None:
-    """The class that `envs/__init__.py` registers under a name, as `file.py:Class`."""
+    """Find the class that `envs/__init__.py` registers under a name, as `file.py:Class`."""
     for folder in (settings.folder / "envs", Path("envs")):
         file = folder / "__init__.py"
         text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""

@@ -12,7 +12,7 @@ _CAP = 5.0
 
 
 def algorithm(settings: ArealConversion) -> dict[str, Any]:
-    """The section."""
+    """Convert the section."""
     group, critic = settings.whole("gconfig.n_samples", least=1), settings.given("critic.path")
     advantage = _critic(settings) if critic else _advantage(settings)
     if group < 2 and not critic and "baseline" not in advantage:
@@ -28,7 +28,7 @@ def algorithm(settings: ArealConversion) -> dict[str, Any]:
         **_importance(settings),
         **_teacher(settings),
     }
-    if settings.flag("actor.dynamic_sampling"):
+    if settings.flag("actor.dynamic_sampling") and group > 1:  # A group of one is always flat.
         result |= {"drop_flat_groups": True, "filter_metric": "reward"}
     if settings.flag("dynamic_bs"):
         note = "the start script says which groups are left out; `algorithm.drop_flat_groups` leaves out flat ones"
@@ -39,7 +39,7 @@ def algorithm(settings: ArealConversion) -> dict[str, Any]:
 
 
 def _surrogate(settings: ArealConversion) -> dict[str, Any]:
-    """The clip range, and what lies outside of it."""
+    """Convert the clip range and what happens outside of it."""
     low = settings.number("actor.eps_clip", most=1.0)
     result: dict[str, Any] = {"clip_low": low, "clip_high": settings.number("actor.eps_clip_higher", default=low)}
     dual = settings.number("actor.c_clip", default=0.0)
@@ -56,7 +56,7 @@ def _surrogate(settings: ArealConversion) -> dict[str, Any]:
 
 
 def _kl(settings: ArealConversion) -> dict[str, Any]:
-    """The divergence from the reference, which AReaL takes off the rewards of tokens."""
+    """Convert the divergence from the reference, which AReaL takes off the rewards of tokens."""
     coefficient = settings.number("actor.kl_ctl")
     if not coefficient or not settings.given("ref"):
         settings.idle("actor.kl_estimator")
@@ -65,7 +65,7 @@ def _kl(settings: ArealConversion) -> dict[str, Any]:
 
 
 def _advantage(settings: ArealConversion) -> dict[str, str]:
-    """What is taken off a reward, and what the difference is divided by."""
+    """Convert the baseline and the scale of advantages."""
     norm = "actor.reward_norm" if settings.given("actor.reward_norm") else "actor.adv_norm"
     mean, deviation = (_level(settings, norm, of) for of in ("mean", "std"))
     baseline = {"batch": "batch_mean"}.get(str(mean), "")
@@ -87,14 +87,14 @@ def _advantage(settings: ArealConversion) -> dict[str, str]:
 
 
 def _level(settings: ArealConversion, norm: str, of: str) -> str | None:
-    """Over what AReaL takes a mean or a deviation: `group`, `batch`, or None for not at all."""
+    """Return the level of a mean or a deviation: `group`, `batch`, or None for not at all."""
     if settings.null(f"{norm}.{of}_level") or not settings.given(norm):
         return None
     return str(settings.get(f"{norm}.{of}_level") or "batch")
 
 
 def _critic(settings: ArealConversion) -> dict[str, Any]:
-    """PPO's critic. AReaL's values are those of tokens."""
+    """Convert PPO's critic, whose values are those of tokens."""
     if settings.given("actor.reward_norm"):
         settings.lose("actor.reward_norm", "with a critic rewards stay as they are")
         settings.section("actor.reward_norm")
@@ -117,7 +117,7 @@ def _critic(settings: ArealConversion) -> dict[str, Any]:
 
 
 def _importance(settings: ArealConversion) -> dict[str, Any]:
-    """`importance` and `rejection`, where AReaL's loss is the decoupled one; else what its ratios are taken to."""
+    """Convert the weights of the decoupled loss; without it, set what ratios are taken to."""
     if not settings.flag("actor.use_decoupled_loss"):
         settings.idle("actor.rejection_sampling", "actor.behav_imp_weight_cap", "actor.behave_imp_weight_cap")
         return {} if settings.flag("actor.recompute_logprob") else {"old_logprobs": "sampled"}
@@ -141,7 +141,7 @@ def _importance(settings: ArealConversion) -> dict[str, Any]:
 
 
 def _rejection(settings: ArealConversion) -> dict[str, Any]:
-    """`rejection_sampling`: the weights of tokens or sequences, cut down to bounds or dropped outside of them."""
+    """Convert `rejection_sampling`: weights are cut down to its bounds, or dropped outside of them."""
     place = "actor.rejection_sampling"
     metric, action = settings.get(f"{place}.metric") or "ratio", settings.get(f"{place}.action") or "mask"
     upper = settings.number(f"{place}.upper", default=_CAP, least=1.0 + 1e-9 if metric == "ratio" else 0.0)
@@ -166,7 +166,7 @@ def _rejection(settings: ArealConversion) -> dict[str, Any]:
 
 
 def _overlong(settings: ArealConversion) -> dict[str, Any]:
-    """The penalty for length, which AReaL takes off before it scales the reward."""
+    """Convert the penalty for length, which AReaL takes off before it scales the reward."""
     if not settings.flag("actor.overlong_reward_penalty"):
         settings.idle("actor.overlong_tokens", "actor.overlong_penalty_factor")
         return {}
@@ -181,7 +181,7 @@ def _overlong(settings: ArealConversion) -> dict[str, Any]:
 
 
 def _teacher(settings: ArealConversion) -> dict[str, Any]:
-    """`distillation`: the teacher's divergence as a term of the loss, or alone as an advantage."""
+    """Convert the teacher: its divergence is a term of the loss, or alone the advantage."""
     path = settings.get("teacher.path")
     if not isinstance(path, str) or not path:
         return {}
@@ -192,7 +192,7 @@ def _teacher(settings: ArealConversion) -> dict[str, Any]:
 
 
 def lora(settings: ArealConversion) -> dict[str, Any]:
-    """`model.lora`."""
+    """Convert the adapter to `model.lora`."""
     if not settings.flag("actor.use_lora"):
         settings.idle("actor.lora_rank", "actor.lora_alpha", "actor.target_modules", "actor.peft_type")
         return {}

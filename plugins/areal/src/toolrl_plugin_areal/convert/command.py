@@ -27,7 +27,7 @@ class ArealConvert(ConvertCommand):
 
 
 def read(path: str, overrides: Sequence[str]) -> Reading:
-    """What a YAML holds, or the one that a start script names, with overrides. Raises ConfigError."""
+    """Read a YAML, or the one that a start script names, with overrides. Raises ConfigError."""
     text = read_text(path, _HINT)
     if Path(path).suffix not in (".yaml", ".yml"):
         path, words = _start_command(text, path)
@@ -42,7 +42,8 @@ def read(path: str, overrides: Sequence[str]) -> Reading:
 
 
 def _start_command(text: str, script: str) -> tuple[str, list[str]]:
-    """The config file that the first command with `--config` names, and the overrides behind it. Raises ConfigError."""
+    """Find the config file that the first command with `--config` names, and the overrides behind it. Raises
+    ConfigError."""
     for command in read_script(text, script):
         words = iter(command)
         for word in words:
@@ -58,7 +59,7 @@ def _start_command(text: str, script: str) -> tuple[str, list[str]]:
 
 
 def _found(name: str, script: str) -> str:
-    """The file, from here or beside the script, which may be started from elsewhere."""
+    """Find the file from here or beside the script, which may be started from elsewhere."""
     beside = Path(script).parent
     for path in (Path(name), beside / name, beside / Path(name).name):
         if path.is_file():

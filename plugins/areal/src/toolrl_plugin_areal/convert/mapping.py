@@ -27,7 +27,7 @@ _LONGEST = 3600.0
 
 
 def convert(settings: ArealConversion) -> tuple[dict[str, Any], ArealConversion]:
-    """The config, and the conversion with its notes."""
+    """Convert all sections. Raises ConfigError for a config that trains something else."""
     _refuse_other(settings)
     batch = settings.whole("train_dataset.batch_size", least=1)
     rows, epochs = count_rows(settings.get("train_dataset.path")), settings.whole("total_train_epochs", least=1)
@@ -156,7 +156,7 @@ def _optimizer(settings: ArealConversion, steps: int) -> dict[str, Any]:
 
 
 def _every(settings: ArealConversion, section: str, epoch: int | None) -> int:
-    """How many steps lie between two savings or evaluations; 0 where AReaL's don't come by steps."""
+    """Return the steps between two savings or evaluations; 0 if AReaL's don't come by steps."""
     steps, epochs = (settings.whole(f"{section}.freq_{of}", default=0) for of in ("steps", "epochs"))
     if steps > 0:
         return steps
@@ -175,7 +175,7 @@ def _evaluation(settings: ArealConversion, epoch: int | None) -> dict[str, Any]:
 
 
 def _staleness(settings: ArealConversion) -> dict[str, int]:
-    """`rollout.max_staleness`, where episodes may be sampled by weights that are older than those that are trained."""
+    """Convert the bound on how old the weights are that sampled an episode."""
     versions = settings.whole("rollout.max_head_offpolicyness", default=0, least=0)
     if not versions or not settings.flag("async_training", default=True):
         return {}
@@ -183,12 +183,12 @@ def _staleness(settings: ArealConversion) -> dict[str, int]:
 
 
 def uses_tools(settings: ArealConversion) -> bool:
-    """Whether the config is one of tool-integrated reasoning: it says how, or says nothing of what it trains on."""
+    """Tell whether the config plays with tools: it has the section `tir`, or names no data at all."""
     return settings.given("tir") or not settings.given("train_dataset.path")
 
 
 def _environment(settings: ArealConversion) -> dict[str, Any]:
-    """`environments.default`."""
+    """Convert tools, chat format and reward to `environments.default`."""
     if not uses_tools(settings):
         note = "the start script names it, and the config samples one answer without tools; convert with "
         settings.lose("workflow", f"{note}tir.enable_tools=python for tool-integrated reasoning", learned=True)

@@ -68,27 +68,27 @@ DEFAULTS: dict[str, Any] = {
     "tir.enable_tools": "python",
     "tir.is_chat_model": False,
 }
-"""Those of AReaL's own defaults that decide what a run does; a config that leaves them out means them."""
+"""AReaL's own defaults that decide what a run does; a config that leaves them out means them."""
 
 
 class ArealConversion(Conversion):
-    """A null is AReaL's default, unless `null` asks for it."""
+    """A conversion in which a null is AReaL's default, unless `null` asks for it."""
 
     system, defaults, learning = "AReaL", DEFAULTS, LEARNING
 
     def get(self, *keys: str, default: Any = None) -> Any:
-        """What the user gave, else AReaL's default."""
+        """Return what the user gave, else AReaL's default."""
         value = super().get(*keys, default=default)
         return next((self.defaults[key] for key in keys if key in self.defaults), default) if value is None else value
 
     def given(self, *keys: str) -> bool:
-        """Whether the user gave a value of one of these, or of a setting below it. A null is none."""
+        """Tell whether the user gave a value of one of these, or of a setting below it. A null is none."""
         return any(
             value is not None and (name in keys or name.startswith(tuple(f"{key}." for key in keys)))
             for name, value in self._given.items()
         )
 
     def null(self, key: str) -> bool:
-        """Whether the user set it to null."""
+        """Tell whether the user set it to null."""
         self._used.add(key)
         return key in self._given and self._given[key] is None

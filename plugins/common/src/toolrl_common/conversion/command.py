@@ -87,7 +87,7 @@ def _print(out: Path, conversion: Conversion, problems: Sequence[str]) -> None:
 
 
 def _lost(conversion: Conversion) -> tuple[list[str], list[str]]:
-    """A line for each lost setting: those that change what is learned, and the others."""
+    """Write a line for each lost setting: those that change what is learned, and the others."""
     learned = dict.fromkeys(conversion.learned)
     lines = {key: _with_note(key, note) for key, note in conversion.lost.items()}
     return [lines[key] for key in learned], [line for key, line in lines.items() if key not in learned]

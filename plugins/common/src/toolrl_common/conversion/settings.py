@@ -153,7 +153,7 @@ class Conversion:
         return [key for key, value in self._given.items() if key not in self._used and value not in (None, "", [], {})]
 
     def idle(self, *keys: str) -> None:
-        """Note settings, with all below them, that have no effect in this config; they are listed last."""
+        """Mark settings, with all below them, that have no effect in this config; they are listed last."""
         self._idle.update(keys)
 
     def flag(self, *keys: str, default: Any = None) -> bool:
@@ -220,7 +220,7 @@ class Conversion:
         return key.startswith(_UNREAD) or self.learning.search(key) is not None
 
     def _has_effect(self, key: str) -> bool:
-        """False for a setting that is off, in a section that is off or idle, or the system's default."""
+        """Tell whether a setting does anything: it isn't off, in a section that is off or idle, or the default."""
         value, parts = self._given[key], key.split(".")
         above = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
         off = any(_is_off(self._given.get(f"{it}.{name}", True)) for it in above for name in ("enable", "enabled"))
@@ -284,7 +284,7 @@ class Conversion:
 
 
 def _is_off(value: Any) -> bool:
-    """Whether a value switches its setting off."""
+    """Tell whether a value switches its setting off."""
     return str(value).lower() in ("none", "null", "false", "0", "0.0")
 
 

@@ -36,16 +36,16 @@ _OVERLONG = (
     "reward_model.reward_kwargs.overlong_buffer_cfg",
     "reward_model.overlong_buffer",
 )
-"""Where verl and its recipes have DAPO's penalty for length."""
+"""Sections of verl and its recipes that hold DAPO's penalty for length."""
 _LONGEST = ("reward.reward_kwargs.max_resp_len", "reward_model.reward_kwargs.max_resp_len")
 MANAGER = ("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
-"""Where verl and its older versions name the reward manager."""
+"""Keys of verl and its older versions that name the reward manager."""
 LENGTH = ("data.max_response_length", "actor_rollout_ref.rollout.response_length")
 """Tokens of a response, all turns and tool answers together."""
 
 
 def algorithm(settings: Conversion) -> dict[str, Any]:
-    """The section. It holds each of verl's defaults that differs from the preset's."""
+    """Convert the section. It holds each of verl's defaults that differs from the preset's."""
     preset, teacher = _preset(settings), distillation(settings)
     alone = preset in _ALONE or (bool(teacher) and not teacher["distillation"]["reward_weight"])
     result: dict[str, Any] = {"preset": preset, "group_size": _group(settings, alone), **teacher}
@@ -88,7 +88,7 @@ def _preset(settings: Conversion) -> str:
 
 
 def _group(settings: Conversion, alone: bool) -> int:
-    """`group_size`, which may be 1 where an episode is compared with none of its task."""
+    """Convert `group_size`, which may be 1 if an episode is compared with no other of its task."""
     key = "actor_rollout_ref.rollout.n"
     group = settings.whole(key, "rollout.n", least=1)
     if group > 1 or alone:
@@ -98,14 +98,14 @@ def _group(settings: Conversion, alone: bool) -> int:
 
 
 def _loss(settings: Conversion) -> str:
-    mode = settings.get(f"{_ACTOR}.loss_agg_mode")
+    mode = str(settings.get(f"{_ACTOR}.loss_agg_mode"))
     if mode not in _LOSSES:
-        settings.lose(f"{_ACTOR}.loss_agg_mode")
-    return _LOSSES.get(str(mode), "token_mean")
+        settings.lose(f"{_ACTOR}.loss_agg_mode", f"{mode!r} isn't there; the config has token_mean")
+    return _LOSSES.get(mode, "token_mean")
 
 
 def _surrogate(settings: Conversion) -> dict[str, Any]:
-    """The clip range, and what lies outside of it. `clip_ratio` counts where low and high aren't given themselves."""
+    """Convert the clip range and the loss. `clip_ratio` counts if low and high aren't given themselves."""
     both = settings.number(f"{_ACTOR}.clip_ratio", most=0.999)
     low = min(settings.number(f"{_ACTOR}.clip_ratio_low", default=both), 1.0)  # No ratio is below 1 - 1.
     high = settings.number(f"{_ACTOR}.clip_ratio_high", default=both)
@@ -130,7 +130,7 @@ def _surrogate(settings: Conversion) -> dict[str, Any]:
 
 
 def _overlong(settings: Conversion, estimated: bool) -> dict[str, Any]:
-    """DAPO's penalty for length, which verl's reward manager `dapo` alone takes off."""
+    """Convert DAPO's penalty for length, which verl's reward manager `dapo` alone takes off."""
     place = next((place for place in _OVERLONG if settings.flag(f"{place}.enable")), None)
     longest = settings.whole(*_LONGEST, default=0)
     if place is None:

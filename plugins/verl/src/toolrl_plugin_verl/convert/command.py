@@ -128,13 +128,13 @@ def read(path: str, overrides: Sequence[str]) -> Reading:
 
 
 def _take_script(path: str, text: str, reading: Reading) -> None:
-    """The first command that starts verl's trainer."""
+    """Take the first command that starts one of verl's trainers."""
     program = find_program(read_script(text, path), path)
     _take_arguments(program.arguments, reading, program)
 
 
 def _take_arguments(arguments: Sequence[str], reading: Reading, program: Program = MAIN) -> None:
-    """Arguments of a trainer: its own settings first, then the config that they name, then overrides in order."""
+    """Take a trainer's arguments: its own settings first, then the config that they name, then overrides in order."""
     named, overrides, waiting = {"--config-path": "", "--config-name": ""}, [], ""
     for word in arguments:
         flag, equals, value = word.partition("=")
@@ -156,7 +156,7 @@ def _take_arguments(arguments: Sequence[str], reading: Reading, program: Program
 
 
 def _take_named(folder: str, name: str, program: Path, reading: Reading) -> None:
-    """The config of `--config-path` and `--config-name`, under what is read already. Hydra looks for it beside the
+    """Read the config of `--config-path` and `--config-name` under what is read already. Hydra looks for it beside the
     trainer's module, which is below the folder that the script runs in, or below one that the script is in."""
     file = name if name.endswith(".yaml") else f"{name}.yaml"
     given = Path(folder or ".") / file
@@ -196,8 +196,8 @@ def _composed(path: str, text: str, reading: Reading, depth: int = 0) -> dict[st
 
 
 def _named_file(entry: Any) -> tuple[str, list[str]]:
-    """The file of an entry of `defaults:`, and the sections that it goes into: `group@section.below: name`, where the
-    group is a folder."""
+    """Split an entry of `defaults:` into its file and the sections that it goes into. In `group@section.below: name`
+    the group is a folder."""
     if not isinstance(entry, dict) or len(entry) != 1:
         return str(entry), []
     ((key, name),) = entry.items()

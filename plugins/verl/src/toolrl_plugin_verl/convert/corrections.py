@@ -11,15 +11,20 @@ _OLD_CAP = "actor_rollout_ref.actor.tis_imp_ratio_cap"
 _LEVELS = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "mean"}
 """verl's name of a rejection to toolrl's level; its bounds are those of the rollout's probability over the policy's."""
 _OLD_LEVELS = {"token": "token", "sequence": "sequence", "geometric": "mean"}
-"""The same of older versions, whose bounds are those of the inverse."""
+"""Levels by the names of older versions, whose bounds are those of the inverse."""
 
 
 def corrections(settings: Conversion, own_loss: bool) -> dict[str, Any]:
-    """`importance`, `rejection` and `old_logprobs`. A loss of a plugin weighs samples itself."""
+    """Convert to `importance`, `rejection` and `old_logprobs`. A loss of a plugin weighs samples itself."""
     as_sampled = settings.flag("actor_rollout_ref.actor.use_rollout_log_probs")
     if not settings.flag(f"{_PLACE}.bypass_mode", default=as_sampled):
         settings.idle(f"{_PLACE}.loss_type")
-        return _weights(settings, own_loss) | _rejection(settings)
+        weights, rejection = _weights(settings, own_loss), _rejection(settings)
+        if "rejection" in weights and rejection:
+            settings.lose(
+                f"{_PLACE}.rollout_is_threshold", "its lower bound isn't there, as rollout_rs leaves out samples"
+            )
+        return weights | rejection
     if settings.get(f"{_PLACE}.loss_type") not in (None, "ppo_clip"):
         settings.lose(f"{_PLACE}.loss_type", "the config trains with PPO's loss")
     # The ratio to the rollout's own log-probabilities leaves nothing for weights to account for.
@@ -56,20 +61,21 @@ def _rejection(settings: Conversion) -> dict[str, Any]:
     if name in (None, False, "null"):
         settings.idle(f"{key}_threshold", f"{key}_threshold_lower")
         return {}
-    if bounds is None or (name not in _LEVELS and name not in _OLD_LEVELS):
+    level = (_LEVELS | _OLD_LEVELS).get(str(name))
+    if bounds is None or level is None:
         settings.lose(key, f"{name!r} has no equal; `algorithm.rejection` knows {', '.join(_LEVELS)}")
         return {}
     low, high = bounds[0] or lower or 1 / bounds[1], bounds[1]
-    if name in _LEVELS:
+    if str(name) in _LEVELS:
         low, high = 1 / high, 1 / low
     if not 0 <= low < 1 < high:
         settings.lose(f"{key}_threshold", "expected bounds below and above 1")
         return {}
-    return {"rejection": {"level": (_LEVELS | _OLD_LEVELS)[name], "low": round(low, 9), "high": round(high, 9)}}
+    return {"rejection": {"level": level, "low": round(low, 9), "high": round(high, 9)}}
 
 
 def _bounds(value: Any) -> tuple[float | None, float] | None:
-    """Lower and upper bound of `2.0` or `0.5_2.0`; None for what is neither."""
+    """Split `2.0` or `0.5_2.0` into lower and upper bound; None for what is neither."""
     low, _, high = str(value).rpartition("_")
     try:
         found = (float(low) if low else None, float(high))

@@ -13,7 +13,7 @@ _HINT = "Convert with distillation.enabled=False to train by rewards alone."
 
 
 def distillation(settings: Conversion) -> dict[str, Any]:
-    """The section, nothing where there is no teacher."""
+    """Convert the section; nothing without a teacher. Raises ConfigError for a loss that toolrl doesn't have."""
     if not settings.flag("distillation.enabled"):
         settings.idle("distillation")
         return {}
@@ -41,7 +41,7 @@ def distillation(settings: Conversion) -> dict[str, Any]:
 
 
 def _teacher(settings: Conversion) -> str:
-    """The teacher's path. Raises ConfigError unless there is one."""
+    """Return the teacher's path. Raises ConfigError unless there is exactly one."""
     given = settings.section(_TEACHERS)
     paths = [path for key, path in given.items() if key.endswith(".model_path") and isinstance(path, str) and path]
     if len(paths) != 1:

@@ -33,14 +33,14 @@ _TOOL_FILES = (
     "rollout.tool_config",
     "data.tool_config_path",
 )
-"""Where verl, its older versions and its guides name the tools' YAML."""
+"""Keys of verl, its older versions and its guides that name the tools' YAML."""
 NO_LIMIT = 32
 """Turns where verl sets no limit."""
 CHARACTERS_A_TOKEN = 4
 
 
 def environment(settings: Conversion) -> dict[str, Any]:
-    """`environments.default`."""
+    """Convert tools and rewards to `environments.default`."""
     result: dict[str, Any] = dict(_language(settings))
     tools = _tools(settings)
     if tools:
@@ -51,7 +51,7 @@ def environment(settings: Conversion) -> dict[str, Any]:
 
 
 def _language(settings: Conversion) -> dict[str, Any]:
-    """Parser and chat format."""
+    """Convert the syntax of calls to a parser and a chat format."""
     form = str(settings.get(f"{_MULTI}.format"))
     if form not in _PARSERS:
         settings.lose(f"{_MULTI}.format", "the plugin `renderers` reads and writes calls, chosen by the model's name")

@@ -1,4 +1,4 @@
-"""Which of verl's settings change what is learned, and what stands in for those that toolrl has no equal of."""
+"""Keys of verl's settings that change what is learned, and advice for those without an equal in toolrl."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ NOTES = {
     "data.custom_cls.path": "the rows are read as they are: write what the class makes of them into the data, or a "
     "data set plugin",
 }
-"""What to do about settings that have no equal."""
+"""Advice for settings that have no equal."""

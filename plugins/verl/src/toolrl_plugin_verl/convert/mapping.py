@@ -100,7 +100,7 @@ def _data(settings: Conversion) -> dict[str, Any]:
 
 
 def _staleness(settings: Conversion) -> dict[str, int]:
-    """`max_staleness`, where verl's asynchronous trainers sample while they train."""
+    """Convert the bound of verl's asynchronous trainers, which sample while they train."""
     ahead = settings.number("async_training.staleness_threshold", default=0.0)
     if settings.get("trainer.v1.trainer_mode") in ("colocate_async", "separate_async"):
         ahead = settings.number("trainer.v1.sampler.max_off_policy_threshold", default=8.0)
@@ -159,7 +159,7 @@ def _trainer(settings: Conversion) -> dict[str, Any]:
 
 
 def _batch(settings: Conversion) -> tuple[int, int]:
-    """Tasks of a step, and its updates. The fully asynchronous trainer has steps of so many mini-batches each."""
+    """Return the tasks and the updates of a step. The fully asynchronous trainer counts steps in mini-batches."""
     mini = settings.whole(f"{_ACTOR}.ppo_mini_batch_size", least=1)
     rounds = settings.whole("async_training.trigger_parameter_sync_step", default=0)
     if rounds > 0:
@@ -176,7 +176,7 @@ def _optimizer(settings: Conversion, steps: int) -> dict[str, Any]:
         Number("weight_decay", (f"{_OPTIM}.weight_decay",)),
         Number("max_grad_norm", (f"{_ACTOR}.grad_clip", f"{_OPTIM}.clip_grad"), least=SMALLEST),
     )
-    result["betas"] = settings.get(f"{_OPTIM}.betas")
+    result["betas"] = _betas(settings)
     if str(kind := settings.get(f"{_OPTIM}.optimizer")).lower() not in ("adam", "adamw"):
         settings.lose(f"{_OPTIM}.optimizer", f"{kind!r} here, and the config trains by AdamW")
     warmup = settings.whole(f"{_OPTIM}.lr_warmup_steps")
@@ -190,8 +190,19 @@ def _optimizer(settings: Conversion, steps: int) -> dict[str, Any]:
     return result
 
 
+def _betas(settings: Conversion) -> list[float]:
+    """Convert the decays of AdamW's averages; verl's own in place of a value that can't be."""
+    key = f"{_OPTIM}.betas"
+    found, default = settings.get(key), settings.defaults[key]
+    pair = isinstance(found, list | tuple) and len(found) == 2
+    if pair and all(isinstance(it, int | float) and 0 <= it < 1 for it in found):
+        return list(found)
+    settings.lose(key, f"{str(found)[:40]!r} can't be; the config has {default}")
+    return list(default)
+
+
 def _schedule(settings: Conversion, rate: float) -> dict[str, Any]:
-    """The schedule, which Megatron's optimizer calls lr_decay_style."""
+    """Convert the schedule, which Megatron's optimizer calls lr_decay_style."""
     keys = [f"{_OPTIM}.{name}" for name in ("lr_decay_style", "lr_scheduler_type", "warmup_style")]
     key = next((key for key in keys if settings.given(key)), keys[1])
     kind = settings.get(key)

@@ -1,4 +1,4 @@
-"""What a command of a start script trains, by the module that it starts."""
+"""Programs that start scripts run: verl's trainers, and others that are refused by name."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from pathlib import Path
 
 from toolrl.errors import ConfigError
 
-_TRAINER = re.compile(
-    r"(?:^|[./])(?:main_(?P<main>ppo|dapo|grpo|entropy)(?:_v0|_sync)?|(?P<other>fully_async_main))(?:\.py)?\Z"
-)
-_PYTHON = re.compile(r"(?:^|/)(?:python3?|torchrun)\Z")
+_TRAINER = re.compile(r"(?:^|[./])(?:main_(?:ppo|dapo|grpo|entropy)(?:_v0|_sync)?|fully_async_main)(?:\.py)?\Z")
+_PYTHON = re.compile(r"(?:^|/)(?:python[\d.]*|torchrun)\Z")
 _PURPOSES = (
-    ("sft", "fine-tunes on demonstrations (SFT)", "`toolrl sft` does that."),
-    ("dpo|spin", "trains on pairs of answers (DPO)", ""),
-    ("prime", "trains a reward model beside the policy (PRIME)", ""),
-    ("gkd", "distills from a teacher", "`algorithm.distillation` of a toolrl config does that."),
-    ("dance", "trains a model that draws", ""),
-    ("spo_main|sppo|gvpo|flowrl", "trains with a loss that toolrl doesn't have", ""),
-    ("rep_exp", "trains with a bonus for exploration that toolrl doesn't have", ""),
-    ("gen", "samples without training", "`toolrl rollout` does that."),
-    ("eval", "evaluates without training", "`toolrl eval` does that."),
+    ("sft_trainer|main_sft", "fine-tunes on demonstrations (SFT)", "`toolrl sft` does that."),
+    ("main_dpo|main_spin", "trains on pairs of answers (DPO)", ""),
+    ("main_prime", "trains a reward model beside the policy (PRIME)", ""),
+    ("main_gkd", "distills from a teacher", "`algorithm.distillation` of a toolrl config does that."),
+    ("main_dance", "trains a model that draws", ""),
+    ("spo_main|main_sppo|gvpo_main|main_flowrl", "trains with a loss that toolrl doesn't have", ""),
+    ("main_rep_exp", "trains with a bonus for exploration that toolrl doesn't have", ""),
+    ("main_gen", "samples without training", "`toolrl rollout` does that."),
+    ("main_eval", "evaluates without training", "`toolrl eval` does that."),
 )
-"""Words in names of programs, what such a program does, and which command is toolrl's."""
+"""Parts of names of programs, what such a program does, and which command is toolrl's."""
 _HINT = "Give the script that runs `python3 -m verl.trainer.main_ppo …`, or verl's YAML."
 _ASYNC = ("staleness_threshold=0.1", "trigger_parameter_sync_step=4", "require_batches=1")
-
 _AS_SAMPLED = "algorithm.rollout_correction.bypass_mode=True"
 
 
@@ -59,7 +56,7 @@ MAIN = Program("verl.trainer.main_ppo", [])
 
 
 def find_program(commands: Iterable[list[str]], script: str) -> Program:
-    """The first command that starts a trainer. Raises ConfigError, which names what the script starts in its place."""
+    """Find the first command that starts a trainer. Raises ConfigError, which names what the script starts instead."""
     other = ""
     for command in commands:
         for place, word in enumerate(command):
@@ -70,7 +67,7 @@ def find_program(commands: Iterable[list[str]], script: str) -> Program:
 
 
 def _started(command: list[str]) -> str:
-    """The module or the file that a command starts Python with, or nothing."""
+    """Return the module or the file that a command starts Python with, or nothing."""
     if not any(_PYTHON.search(word) for word in command):
         return ""
     before = ["", *command]
