@@ -232,6 +232,7 @@ def test_what_trains_something_else_is_refused(overrides: list[str], key: str, h
         (["reward_model.reward_manager=mine"], ["reward_model.reward_manager"]),
         (["ACTOR.optim.optimizer=muon"], ["ACTOR.optim.optimizer"]),
         (["ACTOR.something_new=0.3"], ["ACTOR.something_new"]),
+        (["new_section.weight=0.3", "trainer.new=0.3", "ray_kwargs.new=1"], ["new_section.weight"]),
         (["ACTOR.fsdp_config.param_offload=True", "trainer.nnodes=2", "ROLLOUT.gpu_memory_utilization=0.5"], []),
         (["algorithm.use_pf_ppo=False", "algorithm.pf_ppo.weight_pow=2.0", "ACTOR.something_new=False"], []),
         (["critic.optim.lr=1e-5", "algorithm.lam=0.9", "algorithm.kl_ctrl.kl_coef=0.1"], []),

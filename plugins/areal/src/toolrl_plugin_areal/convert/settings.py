@@ -18,7 +18,10 @@ _LEARNED = (
     r"(?:actor|gconfig|critic|teacher|econfig|agent_run_args|judge_engine|eval_gconfig|tir|workflow|eval_workflow|"
     r"reward_fn_path|agent_builder_path|max_turns|n_trajs|dynamic_bs|max_tokens_per_trajectory|max_llm_calls_per_run|"
     r"export_style|async_training)(?:\.|\Z)|rollout\.(?:agent|check_trajectory|max_head)|train_dataset\.(?:type|shuffle)|"
-    r"tokenizer_path\Z"
+    # A section that nobody knows may change anything.
+    r"tokenizer_path\Z|(?!(?:cluster|saver|recover|evaluator|stats_logger|perf_tracer|memory_profiler|sglang|vllm|scheduler|"
+    r"launcher|train_dataset|valid_dataset|rollout|ref|experiment_name|trial_name|allocation_mode|enable_offload|model_path)"
+    r"(?:\.|\Z))\w+(?:\.|\Z)"
 )
 LEARNING = re.compile(rf"^(?!.*(?:{_SPEED}))(?:{_LEARNED})|^(?:gconfig\.temperature|tokenizer_path)\Z")
 """Keys of settings that change what is learned."""

@@ -24,6 +24,9 @@ _LEARNED = (
     r"logprobs_mode|over_sample|multi_turn|agent\.(?:agent_loop|default|custom)|val_kwargs|max_turns|tool_)",
     r"data\.(?:custom_cls|sampler|datagen|train_files|min_response|filter_acc|filter_trunc|accuracy|oversample|"
     r"apply_chat_template|tool_config|function_tool|seed|max_prompt|max_response)",
+    # A section that nobody knows may change anything.
+    r"(?!(?:data|actor_rollout_ref|trainer|ray_\w+|\w*profiler?|transfer_queue|rollout|server|skip|hydra|model_engine|"
+    r"nccl_timeout|checkpoint\w*)(?:\.|\Z))\w+(?:\.|\Z)",
     r"trainer\.(?:val_only|v1\.trainer_mode|ref_update|critic_warmup|total_)",
 )
 _EXTRA = r"moe_aux_loss|moe_z_loss|freeze_moe_router"
