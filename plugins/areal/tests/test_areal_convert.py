@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolrl.cli.main import main
-from toolrl.config.load import load_config
+from toolrl.config.load import check_config, load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
 from toolrl_common.conversion import Conversion, Reading
-from toolrl_plugin_areal.convert import DEFAULTS, ArealConversion, ArealConvert, convert
+from toolrl_plugin_areal.convert.command import ArealConvert
+from toolrl_plugin_areal.convert.mapping import convert
+from toolrl_plugin_areal.convert.settings import DEFAULTS, ArealConversion
 
 GUIDE = """
 experiment_name: tir-math-reasoning
@@ -182,6 +184,140 @@ def test_the_decoupled_loss_weighs_samples() -> None:
     assert config["algorithm"]["importance"] == {"level": "token", "mode": "reject", "cap": 3.0}
     assert not [key for key in report.lost if key.startswith(("actor.use_dec", "actor.behav"))]
     assert "importance" not in converted({"actor": {"use_decoupled_loss": False}})[0]["algorithm"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"metric": "ratio", "upper": 3.0}, {"importance": {"level": "token", "mode": "reject", "cap": 3.0}}),
+        ({"action": "clamp", "upper": 2.0}, {"importance": {"level": "token", "mode": "truncate", "cap": 2.0}}),
+        ({"level": "sequence", "upper": 2.0}, {"importance": {"level": "mean", "mode": "reject", "cap": 2.0}}),
+        (
+            {"level": "sequence", "agg": "sum", "upper": 4.0, "lower": 0.5},
+            {"importance": {"level": "sequence", "mode": "reject", "cap": 4.0},
+             "rejection": {"level": "sequence", "low": 0.5, "high": 4.0}},
+        ),
+    ],
+)  # fmt: skip
+def test_rejection_sampling_bounds_the_weights(given: dict[str, Any], wanted: dict[str, Any]) -> None:
+    config, report = converted({"actor": {"use_decoupled_loss": True, "rejection_sampling": given}})
+    found = {key: config["algorithm"][key] for key in ("importance", "rejection") if key in config["algorithm"]}
+    assert found == wanted
+    assert not [key for key in report.lost if key.startswith("actor.rej")]
+    assert not report.remarks or not any("cap" in remark for remark in report.remarks)
+
+
+def test_a_rejection_without_an_equal_is_told_first() -> None:
+    for rejection, key in (({"metric": "kl_k3", "upper": 0.5}, "metric"), ({"level": "sequence", "agg": "max"}, "agg")):
+        _, report = converted({"actor": {"use_decoupled_loss": True, "rejection_sampling": rejection}})
+        assert f"actor.rejection_sampling.{key}" in report.learned
+
+
+def test_ratios_are_taken_to_what_areal_takes_them_to() -> None:
+    for actor, old in (({}, "sampled"), ({"recompute_logprob": True}, None), ({"use_decoupled_loss": True}, None)):
+        assert converted({"actor": actor})[0]["algorithm"].get("old_logprobs") == old
+
+
+@pytest.mark.parametrize(
+    ("tree", "wanted"),
+    [
+        ({"actor": {"use_cispo_loss": True, "eps_clip_higher": 4.0}}, {"surrogate": "cispo", "clip_high": 4.0}),
+        ({"actor": {"dynamic_sampling": True}}, {"drop_flat_groups": True, "filter_metric": "reward"}),
+        ({"actor": {"mask_no_eos_with_zero": True}}, {"mask_truncated": True}),
+        # The penalty is scaled with the reward.
+        (
+            {"actor": {"overlong_reward_penalty": True, "overlong_tokens": 512, "overlong_penalty_factor": 0.5,
+                       "reward_scaling": 10.0, "max_new_tokens": 4096}},
+            {"overlong": {"tokens": 4096, "buffer": 512, "penalty": 5.0}},
+        ),
+        ({"actor": {"overlong_reward_penalty": False, "overlong_tokens": 512}}, {"overlong": None}),
+        ({"actor": {"kl_ctl": 0.01}, "ref": {"path": "x"}}, {"kl_coef": 0.01, "kl_in": "reward"}),
+        (
+            {"actor": {"reward_norm": {"mean_level": "group", "mean_leave1out": True, "std_level": None}}},
+            {"baseline": "leave_one_out", "scale": "none"},
+        ),
+        (
+            {"actor": {"reward_norm": {"mean_level": "group", "std_level": None},
+                       "adv_norm": {"mean_level": "batch", "std_level": "batch"}}},
+            {"scale": "advantage_std"},
+        ),
+        (
+            {"actor": {"adv_norm": {"mean_level": "batch", "std_level": "batch"}, "gae_lambda": 0.9},
+             "critic": {"path": "x", "eps_clip": 0.3, "optimizer": {"lr": 2e-5}}, "gconfig": {"n_samples": 1}},
+            {"preset": "ppo", "group_size": 1, "scale": "advantage_std", "discount": 1.0,
+             "critic": {"level": "token", "learning_rate": 2e-5, "gae_lambda": 0.9, "value_clip": 0.3}},
+        ),
+        (
+            {"teacher": {"path": "big", "rl_loss_weight": 1.0, "distill_loss_weight": 0.01}},
+            {"distillation": {"teachers": {"default": {"model": "big"}}, "coef": 0.01, "kl_as": "loss",
+                              "reward_weight": 1.0}},
+        ),
+    ],
+)  # fmt: skip
+def test_the_objective_is_carried_over(tree: dict[str, Any], wanted: dict[str, Any]) -> None:
+    tree = {"gconfig": {"n_samples": 4}, **tree}
+    config, report = converted(tree)
+    assert {key: config["algorithm"].get(key) for key in wanted} == wanted
+    # A config that names no norm has no baseline, and toolrl has one.
+    assert set(report.learned) <= {"actor.adv_norm.mean_level"}
+    assert not [line for line in problems_of(config) if ": there is no " not in line]
+
+
+def problems_of(config: dict[str, Any]) -> list[str]:
+    try:
+        check_config(config)
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"train_dataset": {"type": "dpo"}}, r"train_dataset\.type: .*\(DPO\)"),
+        ({"actor": {"beta": 0.1}}, r"actor\.beta: .*\(DPO\)"),
+        ({"actor": {"is_critic": True}, "train_dataset": {"type": "rw"}}, r"actor\.is_critic: .*reward model"),
+        ({"train_dataset": {"type": "rw"}}, r"train_dataset\.type: .*reward model"),
+        ({"train_dataset": {"type": "sft"}}, r"train_dataset\.type: .*sft"),
+        ({"actor": {"use_sapo_loss": True}}, r"actor\.use_sapo_loss"),
+        ({"actor": {"m2_threshold": 0.04}}, r"actor\.m2_threshold"),
+    ],
+)
+def test_what_trains_something_else_is_refused(tree: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        converted(tree)
+
+
+def test_a_config_without_tools_gives_one_without() -> None:
+    tree: dict[str, Any] = {
+        "train_dataset": {"path": "openai/gsm8k", "type": "rl"},
+        "gconfig": {"n_samples": 4, "max_new_tokens": 900},
+    }
+    tree["actor"] = {"reward_norm": {"mean_level": "group", "std_level": "group"}}
+    config, report = converted(tree)
+    environment = config["environments"]["default"]
+    assert ("tools" in environment, environment["chat_format"], environment["max_turns"]) == (False, "template", 1)
+    assert config["rollout"] == {"max_turn_tokens": 900, "temperature": 1.0}
+    assert report.learned == ["workflow"]
+    assert any("huggingface" in remark for remark in report.remarks)
+    config, report = converted({**tree, "tir": {"max_turns": 3}})
+    assert (config["environments"]["default"]["max_turns"], report.learned) == (4, [])
+
+
+def test_lora_is_carried_over() -> None:
+    actor = {"use_lora": True, "lora_rank": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "peft_type": "lora"}
+    config, _ = converted({"actor": actor})
+    assert config["model"]["lora"] == {"rank": 8, "alpha": 16.0, "target_modules": ["q_proj"]}
+
+
+def test_what_changes_learning_is_told_first() -> None:
+    actor = {"reward_norm": {"mean_level": "group", "std_level": "group"}, "adv_norm": {"std_level": "batch"},
+             "kl_estimator": "k2", "kl_ctl": 0.1, "prox_logp_method": "loglinear", "disable_dropout": True}  # fmt: skip
+    tree = {"actor": actor, "gconfig": {"n_samples": 4, "greedy": True}, "ref": {"path": "x"}, "dynamic_bs": True}
+    _, report = converted({**tree, "sglang": {"dtype": "bfloat16"}, "cluster": {"n_nodes": 2}, "surprise": 1})
+    keys = {"actor.adv_norm", "actor.kl_estimator", "actor.prox_logp_method", "gconfig.greedy", "dynamic_bs"}
+    keys.add("surprise")  # What nobody knows may change anything.
+    assert set(report.learned) == keys
 
 
 def test_sampling_goes_on_while_the_model_is_trained() -> None:

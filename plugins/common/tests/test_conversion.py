@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from toolrl_common.conversion import Conversion, ConvertCommand, Number, Reading
 
 class Other(Conversion):
     system, defaults = "Other", {"train.lr": 0.5, "train.steps": 7}
+    learning = re.compile(r"^loss\.")
 
 
 class Convert(ConvertCommand):
@@ -31,7 +33,9 @@ class Convert(ConvertCommand):
         report.remark("twice")
         report.remark("twice")
         tree = {"model": {"path": config}, "environments": {"default": {"max_turns": 2}}}
-        return (tree if not overrides else {**tree, overrides[0]: 1}), report
+        if "loss" in overrides:
+            report.lose("loss.kind", "'odd'")
+        return ({**tree, overrides[0]: 1} if overrides and "loss" not in overrides else tree), report
 
 
 def run(*words: str) -> int:
@@ -72,6 +76,34 @@ def test_what_was_lost_is_printed_and_stands_in_the_file(capsys: pytest.CaptureF
 def test_overrides_may_stand_before_and_after_options(words: tuple[str, ...]) -> None:
     assert run(*words) == 0
     assert yaml.safe_load(Path("b.yaml").read_text())["extra=1"] == 1
+
+
+def test_what_changes_learning_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("a.yaml", "loss", "-o", "b.yaml") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("wrote b.yaml\n\nNot carried over, though it changes what is learned:\n  loss.kind: 'odd'\n")
+    assert "loss.kind" not in out.partition("Not carried over:")[2]
+    header = Path("b.yaml").read_text().splitlines()
+    assert header[1] == "# not carried over, though it changes what is learned: loss.kind: 'odd'"
+    assert run("a.yaml", "loss", "-o", "c.yaml", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["learned"] == ["loss.kind"]
+
+
+def test_only_what_has_an_effect_changes_learning() -> None:
+    settings = other(
+        "loss.kind=odd", "loss.off=False", "loss.zero=0", "loss.part.enable=False", "loss.part.size=3",
+        "loss.on.enabled=true", "loss.on.size=3", "loss.unused.size=3", "gpu.count=8", "\n loss.late=2",
+    )  # fmt: skip
+    settings.idle("loss.unused")
+    settings.lose("--config-name=mine", "isn't there")
+    settings.lose("gpu.kind", learned=True)
+    settings.lose_unused()
+    kept = ["loss.kind", "loss.on.enabled", "loss.on.size", "loss.late"]
+    assert settings.learned == ["--config-name=mine", "gpu.kind", *kept]
+    assert (settings.lost["loss.kind"], settings.lost["loss.unused.size"]) == ("'odd'", "")
+    assert set(settings.lost) >= {"loss.off", "loss.part.size", "gpu.count"}
+    with pytest.raises(ConfigError, match=r"loss\.kind: no loss 'odd'"):
+        settings.refuse("loss.kind", "no loss 'odd'", "Take it out.")
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

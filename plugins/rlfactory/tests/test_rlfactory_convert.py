@@ -37,7 +37,7 @@ def test_the_guides_script_gives_a_config_that_checks(folder: Path, capsys: pyte
     assert place.chat_format.options == {"template_kwargs": {"enable_thinking": False}}
     assert place.tools[0].use == "mcp"
     assert place.tools[0].options == {"config": "./mcp_tools.pydata"}
-    assert place.tools[0].policy == {"max_output_tokens": 2000, "truncate": "head"}
+    assert place.tools[0].policy == {"max_output_tokens": 2000, "truncate": "head", "timeout": 10.0}
     assert (place.rewards[0].use, place.rewards[0].options) == ("rlfactory", {"step_rewards": True})
     assert config.data.train is not None
     assert (config.data.train.use, config.data.train.options) == ("verl", {"path": "./data/train.jsonl"})
@@ -78,6 +78,58 @@ def test_an_env_and_a_manager_of_ones_own(folder: Path) -> None:
     assert [tool["use"] for tool in place["tools"]] == ["rlfactory", "mcp"]
 
 
+def test_rlfactorys_own_config_lies_below_the_script(folder: Path) -> None:
+    configs = folder / "verl/trainer/config"
+    configs.mkdir(parents=True)
+    (configs / "rl_factory_ppo_trainer.yaml").write_text(
+        "defaults: [ppo_trainer, _self_]\n"
+        "actor_rollout_ref:\n"
+        "  actor: {state_masking: False}\n"
+        "  rollout: {top_p: 0.9, temperature: 0.8, max_turns: 5}\n"
+        "  env: {name: search, tool_timeout: 20, enable_limiter: True, max_concurrency: 6}\n"
+    )
+    script = (
+        Path("main_grpo.sh").read_text().replace("main_ppo\\\n", "main_ppo --config-name=rl_factory_ppo_trainer\\\n")
+    )
+    assert "--config-name" in script
+    Path("named.sh").write_text(script)
+    tree, report = of_file("named.sh", "actor_rollout_ref.actor.state_masking=False")
+    assert (tree["rollout"]["temperature"], tree["rollout"]["top_p"]) == (0.8, 0.9)
+    place = tree["environments"]["default"]
+    assert place["tools"][0]["policy"] == {
+        "max_output_tokens": 2000, "truncate": "head", "timeout": 20.0, "concurrency": 6
+    }  # fmt: skip
+    assert place["max_turns"] == 3, "the script's own settings go over the config's"
+    assert report.learned == ["actor_rollout_ref.actor.state_masking"]
+
+
+def test_an_env_is_found_by_the_name_that_it_is_registered_under(folder: Path) -> None:
+    (folder / "envs").mkdir()
+    (folder / "envs/__init__.py").write_text(
+        "from .judged_example import JudgedEnv\n\nTOOL_ENV_REGISTRY = {'judged': JudgedEnv}\n"
+    )
+    (folder / "envs/judged_example.py").write_text("from .base import Env\n\n\nclass JudgedEnv(Env):\n    pass\n")
+    tree, report = of_file("main_grpo.sh", "actor_rollout_ref.env.name=judged")
+    assert tree["environments"]["default"]["parser"]["options"]["env"] == "envs/judged_example.py:JudgedEnv"
+    assert not report.learned
+
+
+def test_a_script_without_rlfactorys_settings_is_one_of_verls(folder: Path) -> None:
+    Path("plain.sh").write_text(
+        "python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_ref.rollout.n=4\n"
+    )
+    tree, report = of_file("plain.sh", "algorithm.adv_estimator=grpo")
+    place = tree["environments"]["default"]
+    assert (place["rewards"], place["max_turns"], tree["rollout"]["temperature"]) == (["verl"], 1, 1.0)
+    assert any("converted as a config of verl" in remark for remark in report.remarks)
+
+
+def test_a_reward_model_is_told_first(folder: Path) -> None:
+    judged = "reward_rollout.if_use_reward_rollout"
+    assert judged not in of_file("main_grpo.sh")[1].learned
+    assert of_file("main_grpo.sh", f"{judged}=True")[1].learned == [judged]
+
+
 def test_what_a_file_imports_that_is_not_there_is_told(folder: Path) -> None:
     """RLFactory's VisionEnv is built on its MMEnv."""
     (folder / "envs").mkdir()
@@ -91,14 +143,15 @@ def test_what_a_file_imports_that_is_not_there_is_told(folder: Path) -> None:
 def test_what_is_not_there_is_told() -> None:
     env = "actor_rollout_ref.env"
     tree, report = converted(f"{env}.name=vision", f"{env}.tool_manager=qwen2_5_vl", f"{env}.mcp_mode=pigeon",
-                             "algorithm.adv_estimator=remax", "actor_rollout_ref.rollout.n=1", "data.shuffle=False",
+                             "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=1", "data.shuffle=False",
                              f"{env}.tool_name_selected=[search-query_rag]", f"{env}.config_path=nowhere.pydata",
                              f"{env}.enable_limiter=True", f"{env}.max_concurrency=10", f"{env}.tool_timeout=7",
                              "actor_rollout_ref.actor.optim.lr=fast", "trainer.logger=[wandb]")  # fmt: skip
     assert set(report.lost) == {
-        f"{env}.name", f"{env}.tool_manager", f"{env}.mcp_mode", "algorithm.adv_estimator",
+        f"{env}.name", f"{env}.tool_manager", f"{env}.mcp_mode",
         "actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.optim.lr", "trainer.logger",
     }  # fmt: skip
+    assert set(report.learned) == set(report.lost) - {"trainer.logger"}
     tool = tree["environments"]["default"]["tools"][0]
     assert tool["options"] == {"config": "nowhere.pydata", "include": ["search-query_rag"]}
     assert (tool["policy"]["timeout"], tool["policy"]["concurrency"]) == (7.0, 10)
@@ -133,7 +186,8 @@ def test_what_is_left_out_means_rlfactorys_default() -> None:
         "run",
         False,
     )
-    assert "top_p" not in tree["rollout"]
+    assert (tree["rollout"]["temperature"], tree["rollout"]["top_p"]) == (0.7, 0.95)
+    assert place["tools"][0]["policy"]["timeout"] == 10.0
     assert "tools" not in converted("actor_rollout_ref.env.config_path=null")[0]["environments"]["default"]
     llama = converted("actor_rollout_ref.env.tool_manager=llama3")[0]["environments"]["default"]
     assert llama["parser"] == {"use": "rlfactory", "options": {"tool_manager": "llama3"}}

@@ -17,7 +17,7 @@ from toolrl.config.load import check_config, load_config
 from toolrl.errors import ConfigError
 from toolrl.plugins.registry import load_registry
 from toolrl_common.conversion import Conversion, Reading
-from toolrl_plugin_verl.convert.command import VerlConversion, VerlConvert
+from toolrl_plugin_verl.convert.command import VerlConversion
 from toolrl_plugin_verl.convert.mapping import convert
 
 GUIDES = sorted(verl_guides.TOOLS)
@@ -49,10 +49,6 @@ def converted(*overrides: str, tree: dict[str, Any] | None = None) -> tuple[dict
     else:
         reading.tree = tree
     return convert(VerlConversion(reading))
-
-
-def of_file(path: Path | str, *overrides: str) -> tuple[dict[str, Any], Conversion]:
-    return VerlConvert().convert(str(path), overrides)
 
 
 @pytest.mark.parametrize("name", GUIDES)
@@ -104,28 +100,6 @@ def test_a_config_that_needs_mending_is_written_and_told(
     assert "To be mended by hand" in said
     assert "the environment variable NO_SUCH_VARIABLE isn't set" in said
     assert "${NO_SUCH_VARIABLE}/train.parquet" in (tmp_path / "verl.toolrl.yaml").read_text()
-
-
-def test_a_yaml_with_defaults_and_references(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text("data: {train_batch_size: 8, max_prompt_length: 100}\nfoo: {bar: 1}\n")
-    (tmp_path / "mine.yaml").write_text(
-        "defaults: [ppo_trainer, base, _self_, nowhere]\n"
-        "data: {train_batch_size: 16}\n"
-        "actor_rollout_ref:\n"
-        "  actor: {ppo_mini_batch_size: '${data.train_batch_size}', ppo_epochs: 2}\n"
-        "  rollout: {n: 4, val_kwargs: {n: '${..n}', do_sample: true, temperature: 0.6}}\n"
-        "trainer: {experiment_name: '${oc.env:USER}-${data.train_batch_size}', total_training_steps: 7}\n"
-    )
-    config, report = of_file(tmp_path / "mine.yaml", "data.shuffle=False", "+trainer.x={a: 1}")
-    assert (config["trainer"]["prompts_per_step"], config["trainer"]["epochs_per_step"]) == (16, 2)
-    assert "updates_per_step" not in config["trainer"]
-    assert config["trainer"]["steps"] == 7
-    assert config["rollout"]["max_episode_tokens"] == 612
-    assert config["evaluation"] == {"episodes_per_task": 4, "temperature": 0.6}
-    assert config["data"] == {"shuffle": False}
-    assert config["run"]["name"] == "USER-16"
-    assert {"foo.bar", "trainer.x.a"} <= set(report.lost)
-    assert "--cfg job --resolve" in report.lost["defaults: nowhere"]
 
 
 @pytest.mark.parametrize(
@@ -210,11 +184,12 @@ def test_settings_are_carried_over(overrides: list[str], where: str, value: Any)
 @pytest.mark.parametrize(
     "override",
     [
-        "algorithm.adv_estimator=remax", "ROLLOUT.n=1", "ROLLOUT.n=2.5", "reward_model.enable=True",
-        "reward_model.reward_manager=prime_math", "ACTOR.policy_loss.loss_mode=kl_cov",
+        "ROLLOUT.n=1", "ROLLOUT.n=2.5", "reward_model.enable=True",
+        "reward_model.reward_manager=prime_math",
         "CORRECTION.rollout_is=geometric", "ACTOR.loss_agg_mode=token-sum", "MODEL.lora_adapter_path=a",
         "ROLLOUT.agent.default_agent_loop=mine", "MULTI.format=odd", "data.train_files=hdfs://x/y.parquet",
         "data.train_batch_size=many", "critic.optim.lr=1e-5", "something.new=1", "trainer.val_only=True",
+        "ACTOR.optim.betas=[0.9,2]", "ACTOR.optim.betas=fast", "ACTOR.loss_agg_mode=[1]", "CORRECTION.rollout_rs=[1]",
         "data.seed=-1", "MULTI.max_assistant_turns=many", "ROLLOUT.tool_config.search.limit=3",
     ],
 )  # fmt: skip
@@ -222,8 +197,56 @@ def test_what_is_lost_is_listed(override: str) -> None:
     assert full(override).partition("=")[0] in converted(override)[1].lost
 
 
+DISTILL = "distillation.distillation_loss"
+TEACHER = "distillation.teacher_models"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "hint"),
+    [
+        (["algorithm.adv_estimator=remax"], "algorithm.adv_estimator", "adv_estimator=grpo"),
+        (["ACTOR.policy_loss.loss_mode=kl_cov"], "ACTOR.policy_loss.loss_mode", "loss_mode=vanilla"),
+        (
+            ["distillation.enabled=True", f"{DISTILL}.loss_mode=forward_kl_topk"],
+            f"{DISTILL}.loss_mode",
+            "enabled=False",
+        ),
+        (["distillation.enabled=True", f"{TEACHER}.a.model_path=a", f"{TEACHER}.b.model_path=b"], TEACHER, "by hand"),
+    ],
+)
+def test_what_trains_something_else_is_refused(overrides: list[str], key: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(full(key))}: ") as caught:
+        converted(*overrides)
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "learned"),
+    [
+        (["ROLLOUT.n=1"], ["ROLLOUT.n"]),
+        (["MULTI.interaction_config_path=i.yaml"], ["MULTI.interaction_config_path"]),
+        (["ROLLOUT.agent.agent_loop_config_path=a.yaml"], ["ROLLOUT.agent.agent_loop_config_path"]),
+        (["ROLLOUT.agent.default_agent_loop=mine"], ["ROLLOUT.agent.default_agent_loop"]),
+        (["data.custom_cls.path=d.py", "data.custom_cls.name=Mine"], ["data.custom_cls.path"]),
+        (["reward_model.enable=True"], ["reward_model.enable"]),
+        (["reward_model.reward_manager=mine"], ["reward_model.reward_manager"]),
+        (["ACTOR.optim.optimizer=muon"], ["ACTOR.optim.optimizer"]),
+        (["ACTOR.something_new=0.3"], ["ACTOR.something_new"]),
+        (["new_section.weight=0.3", "trainer.new=0.3", "ray_kwargs.new=1"], ["new_section.weight"]),
+        (["ACTOR.fsdp_config.param_offload=True", "trainer.nnodes=2", "ROLLOUT.gpu_memory_utilization=0.5"], []),
+        (["algorithm.use_pf_ppo=False", "algorithm.pf_ppo.weight_pow=2.0", "ACTOR.something_new=False"], []),
+        (["critic.optim.lr=1e-5", "algorithm.lam=0.9", "algorithm.kl_ctrl.kl_coef=0.1"], []),
+        (["CORRECTION.loss_type=ppo_clip", "ROLLOUT.do_sample=True", "MODEL.lora_alpha=32"], []),
+    ],
+)
+def test_what_changes_learning_is_told_first(overrides: list[str], learned: list[str]) -> None:
+    assert converted("ROLLOUT.n=4", *overrides)[1].learned == [full(key) for key in learned]
+
+
 KL = "ACTOR.use_kl_loss=True"
 KL_TYPE = "ACTOR.kl_loss_type"
+OVERLONG = "reward_model.overlong_buffer"
+BUFFER = "reward.reward_kwargs.overlong_buffer_cfg"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +269,33 @@ KL_TYPE = "ACTOR.kl_loss_type"
             ["ACTOR.policy_loss.loss_mode=gspo", "ACTOR.clip_ratio_high=4e-4"],
             {"ratio": "sequence", "clip_high": 4e-4, "clip_dual": None},
         ),
-        (["ACTOR.policy_loss.loss_mode=cispo"], {"surrogate": "cispo", "clip_dual": None}),
+        (
+            ["ACTOR.policy_loss.loss_mode=cispo", "ACTOR.clip_ratio_low=10"],
+            {"surrogate": "cispo", "clip_low": 1.0, "clip_dual": None},
+        ),
+        (
+            ["ACTOR.policy_loss.loss_mode=dppo_kl", "ACTOR.clip_ratio_low=0.05", "ACTOR.clip_ratio_c=20"],
+            {"policy_loss": {"use": "dppo", "options": {"divergence": "kl", "clip_low": 0.05, "clip_high": 0.2,
+                                                        "ratio_cap": 20.0}}, "clip_low": None},
+        ),
+        (
+            ["reward_model.reward_manager=dapo", f"{OVERLONG}.enable=True", f"{OVERLONG}.len=100",
+             f"{OVERLONG}.penalty_factor=0.5", f"{OVERLONG}.log=True", "data.max_response_length=1000"],
+            {"overlong": {"tokens": 1000, "buffer": 100, "penalty": 0.5}},
+        ),
+        (
+            ["reward.reward_manager.name=dapo", f"{BUFFER}.enable=True", f"{BUFFER}.len=100",
+             "reward.reward_kwargs.max_resp_len=800"],
+            {"overlong": {"tokens": 800, "buffer": 100, "penalty": 1.0}},
+        ),
+        (["reward_model.reward_manager=dapo", f"{OVERLONG}.enable=False", f"{OVERLONG}.len=100"], {"overlong": None}),
+        (
+            ["distillation.enabled=True", f"{DISTILL}.loss_mode=k1", f"{DISTILL}.use_policy_gradient=True",
+             f"{DISTILL}.use_task_rewards=False", f"{DISTILL}.loss_max_clamp=10", f"{TEACHER}.t.model_path=big",
+             "ROLLOUT.n=1"],
+            {"distillation": {"teachers": {"default": {"model": "big"}}, "coef": 1.0, "kl_as": "advantage",
+                              "reward_weight": 0.0, "clip": 10.0}, "group_size": 1},
+        ),
         (["algorithm.adv_estimator=gdpo"], {"preset": "grpo", "advantage": "gdpo", "scale": None}),
         ([KL, f"{KL_TYPE}=k1+"], {"kl_estimator": "k1", "kl_correction": True}),
         ([KL, f"{KL_TYPE}=low_var_kl+"], {"kl_estimator": None, "kl_correction": True}),
@@ -254,6 +303,27 @@ KL_TYPE = "ACTOR.kl_loss_type"
             ["CORRECTION.rollout_is=token", "CORRECTION.rollout_is_threshold=4"],
             {"importance": {"level": "token", "mode": "truncate", "cap": 4.0}},
         ),
+        (
+            ["CORRECTION.rollout_is=token", "CORRECTION.rollout_is_threshold=0.5_4.0"],
+            {"importance": {"level": "token", "mode": "truncate", "cap": 4.0},
+             "rejection": {"level": "token", "low": 0.5, "high": 4.0}},
+        ),
+        # verl bounds the rollout's probability over the policy's, toolrl the inverse.
+        (
+            ["CORRECTION.rollout_rs=seq_mean_k1", "CORRECTION.rollout_rs_threshold=0.8_2.0"],
+            {"rejection": {"level": "mean", "low": 0.5, "high": 1.25}, "importance": None},
+        ),
+        (
+            ["CORRECTION.rollout_rs=token_k1", "CORRECTION.rollout_rs_threshold=4", "CORRECTION.bypass_mode=True",
+             "CORRECTION.rollout_is=token"],
+            {"rejection": {"level": "token", "low": 0.25, "high": 4.0}, "old_logprobs": "sampled", "importance": None},
+        ),
+        (
+            ["CORRECTION.rollout_rs=geometric", "CORRECTION.rollout_rs_threshold=1.01",
+             "CORRECTION.rollout_rs_threshold_lower=0.99"],
+            {"rejection": {"level": "mean", "low": 0.99, "high": 1.01}},
+        ),
+        (["ACTOR.use_rollout_log_probs=True"], {"old_logprobs": "sampled"}),
         (
             ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=seq_reward",
              "algorithm.filter_groups.max_num_gen_batches=8"],
@@ -270,7 +340,7 @@ def test_algorithms_are_carried_over(overrides: list[str], wanted: dict[str, Any
     config, report = converted(*overrides)
     assert {key: config["algorithm"].get(key) for key in wanted} == wanted
     keys = {full(override).lstrip("+").partition("=")[0] for override in overrides}
-    assert not keys & set(report.lost)
+    assert not keys & set(report.learned)
     assert not [line for line in problems_of(config) if ": there is no " not in line]
 
 
@@ -283,42 +353,13 @@ def test_a_config_without_an_estimator_means_verls_default() -> None:
     assert not [remark for remark in report.remarks if "???" in remark]
 
 
-def test_a_script_of_main_grpo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "grpo.yaml").write_text("actor_rollout_ref: {rollout: {tool_config: tools.yaml, n: 4}}\n")
-    (tmp_path / "run.sh").write_text("python -m verl.trainer.main_grpo --config grpo.yaml data.train_batch_size=6\n")
-    config, report = of_file("run.sh")
-    assert (config["algorithm"]["preset"], config["algorithm"]["group_size"]) == ("grpo", 4)
-    assert config["trainer"]["prompts_per_step"] == 6
-    assert config["environments"]["default"]["tools"][0]["options"]["tool_config_path"] == "tools.yaml"
-    assert not report.lost
-
-
-def test_what_a_script_leaves_open_is_told(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text(
-        "A=1; A=2\n"
-        "main_ppo data.train_batch_size=$A trainer.save_freq=$(nproc) trainer.experiment_name=x_$(date +%s) "
-        "--config-name=mine\nmain_ppo b=1\n"
-    )
-    config, report = of_file(tmp_path / "run.sh")
-    assert (config["trainer"]["prompts_per_step"], config["run"]["name"]) == (2, "x")
-    assert "made by a command of the script" in report.lost["trainer.save_freq"]
-    assert "there is no 'mine.yaml'" in report.lost["--config-name=mine"]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("run.sh", "echo hi\n", "nothing calls main_ppo"),
-        ("none.sh", None, "can't be read"),
-        ("a.yaml", "[1]", "a config is a mapping"),
-    ],
-)
-def test_what_is_no_config_is_refused(name: str, text: str | None, message: str, tmp_path: Path) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        of_file(tmp_path / name)
+def test_the_penalty_for_length_is_that_of_one_reward_manager() -> None:
+    config, report = converted("ROLLOUT.n=4", f"{OVERLONG}.enable=True", f"{OVERLONG}.len=100")
+    assert "overlong" not in config["algorithm"]
+    assert "dapo" in report.lost[f"{OVERLONG}.enable"]
+    assert not report.learned
+    overrides = ("ROLLOUT.n=4", "algorithm.adv_estimator=gdpo", "reward_model.reward_manager=dapo")
+    assert converted(*overrides, f"{OVERLONG}.enable=True", f"{OVERLONG}.len=9")[1].learned == [f"{OVERLONG}.enable"]
 
 
 _KEYS = st.sampled_from(
@@ -330,10 +371,38 @@ _KEYS = st.sampled_from(
         "actor_rollout_ref.actor.clip_ratio_low", "actor_rollout_ref.rollout.top_p",
         "actor_rollout_ref.actor.grad_clip",
         "actor_rollout_ref.rollout.val_kwargs.temperature", "actor_rollout_ref.actor.kl_loss_coef",
+        "algorithm.rollout_correction.rollout_rs", "algorithm.rollout_correction.rollout_rs_threshold",
+        "algorithm.rollout_correction.rollout_is", "algorithm.rollout_correction.rollout_is_threshold",
+        "algorithm.rollout_correction.bypass_mode", "reward_model.reward_manager",
+        "reward_model.overlong_buffer.enable", "reward_model.overlong_buffer.len",
+        "reward_model.overlong_buffer.penalty_factor",
+        "async_training.staleness_threshold", "async_training.trigger_parameter_sync_step",
+        "rollout.total_rollout_steps", "actor_rollout_ref.actor.optim.lr_decay_style",
+        "actor_rollout_ref.actor.optim.min_lr",
     ]
 )  # fmt: skip
 _VALUES = st.sampled_from(
-    ["", "null", "-1", "0", "0.5", "1e400", "nan", "True", "x", "[1,2]", "{a: 1}", "'", "${n}", "7"]
+    [
+        "",
+        "null",
+        "-1",
+        "0",
+        "0.5",
+        "1e400",
+        "nan",
+        "True",
+        "x",
+        "[1,2]",
+        "{a: 1}",
+        "'",
+        "${n}",
+        "7",
+        "dapo",
+        "token",
+        "token_k1",
+        "0.5_4.0",
+        "cosine",
+    ]
 )
 
 

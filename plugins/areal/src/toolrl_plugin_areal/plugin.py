@@ -62,6 +62,6 @@ def toolrl_commands() -> Iterator[Component[Command]]:
     """The command `toolrl areal convert`."""
     yield Component(
         "convert",
-        f"{_PACKAGE}.convert:ArealConvert",
+        f"{_PACKAGE}.convert.command:ArealConvert",
         summary="Write a toolrl config from a config of AReaL's TIR example.",
     )

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any, ClassVar
 
 from toolrl.errors import ConfigError
-from toolrl_common.conversion import Conversion, ConvertCommand, lose_imports, user_path
+from toolrl_common.conversion import Conversion, ConvertCommand, Reading, lose_imports, user_path
 from toolrl_plugin_rlfactory.loading import STAND_INS, own_spec, place_of
 from toolrl_plugin_rlfactory.managers import parse_mcp_tools_config
 from toolrl_plugin_rlfactory.options import REGISTERED
 from toolrl_plugin_verl.convert import mapping
 from toolrl_plugin_verl.convert.command import VerlConversion, read
+from toolrl_plugin_verl.convert.learning import LEARNING
 
 _ENV = "actor_rollout_ref.env"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -34,7 +36,18 @@ class RLFactoryConversion(VerlConversion):
         "actor_rollout_ref.model.enable_gradient_checkpointing": False,
         "trainer.experiment_name": "run",
         "trainer.total_epochs": 1,
+        f"{_ROLLOUT}.temperature": 0.7,
+        f"{_ROLLOUT}.top_p": 0.95,
+        f"{_ROLLOUT}.val_kwargs.top_p": 0.95,
+        f"{_ROLLOUT}.stop": ["<|im_end|>"],
+        "reward_model.reward_manager": "parallel",
+        f"{_ENV}.tool_timeout": 10,
+        f"{_ENV}.mcp_mode": "stdio",
     }
+    learning = re.compile(
+        rf"{LEARNING.pattern}|^{re.escape(_ENV)}\.(?:name|tool_manager|mcp_mode|mmtool|load_custom|config_path|tool_name|"
+        r"max_prompt|use_verify)"
+    )
 
 
 class RLFactoryConvert(ConvertCommand):
@@ -45,14 +58,36 @@ class RLFactoryConvert(ConvertCommand):
     overrides_help = "overrides over it, such as actor_rollout_ref.rollout.n=8"
 
     def convert(self, config: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Conversion]:
-        """Read and convert."""
-        return convert(RLFactoryConversion(read(config, overrides)))
+        """Read and convert. RLFactory's repository has scripts of verl's, which set nothing of its own."""
+        reading = read(config, overrides)
+        if _is_rlfactory(reading):
+            return convert(RLFactoryConversion(reading))
+        settings = VerlConversion(reading)
+        settings.remark(f"{_ENV}: nothing of RLFactory's is set here, so this is converted as a config of verl")
+        return mapping.convert(settings)
+
+
+def _is_rlfactory(reading: Reading) -> bool:
+    """Tell whether anything of RLFactory's own is set, or a config of it that isn't here is named."""
+    settings = Conversion(reading)
+    own = bool(settings.section(_ENV)) or settings.given(
+        f"{_ROLLOUT}.max_turns", "reward_rollout.if_use_reward_rollout"
+    )
+    named = any("rl_factory" in place for place, _ in reading.problems)
+    return own or named or settings.get("reward_model.reward_manager") == "parallel"
 
 
 def convert(settings: RLFactoryConversion) -> tuple[dict[str, Any], Conversion]:
     """The config, and the conversion with its notes. All but the environment is verl's."""
     if settings.get("actor_rollout_ref.actor.state_masking") is False:
-        settings.lose("actor_rollout_ref.actor.state_masking")
+        settings.lose("actor_rollout_ref.actor.state_masking", "what tools answer is never trained on")
+    judged = "reward_rollout.if_use_reward_rollout"
+    if settings.flag(judged):
+        settings.lose(judged, "no reward model runs here; the reward `llm_judge` asks one over HTTP")
+    else:
+        settings.idle("reward_rollout")
+    if (manager := settings.get("reward_model.reward_manager")) not in (None, "parallel"):
+        settings.lose("reward_model.reward_manager", f"{manager!r} here, and the config scores by its env")
     return mapping.convert(settings, environment)
 
 
@@ -61,7 +96,7 @@ def environment(settings: Conversion) -> dict[str, Any]:
     classes = _classes(settings)
     thinking = settings.flag(f"{_ENV}.enable_thinking", default=True)
     result: dict[str, Any] = {
-        "parser": {"use": "rlfactory", "options": classes} if classes else "rlfactory",
+        "parser": {"use": "rlfactory", "options": deepcopy(classes)} if classes else "rlfactory",
         "chat_format": {"use": "template", "options": {"template_kwargs": {"enable_thinking": thinking}}},
     }
     tools = _tools(settings, classes)
@@ -105,10 +140,22 @@ def _env(settings: Conversion) -> str | None:
     name = settings.get(f"{_ENV}.name", default="base")
     if isinstance(name, str) and ":" in name:
         return name
-    found = _class_beside(settings, f"{name}.py", "Env")
+    found = _class_beside(settings, f"{name}.py", "Env") or _registered(settings, str(name))
     if not found and name != "search":
-        settings.lose(f"{_ENV}.name", f"no envs/{name}.py has it; the config scores as `search`")
+        settings.lose(f"{_ENV}.name", f"no class in envs/{name}.py scores; the config scores as `search`")
     return found
+
+
+def _registered(settings: Conversion, name: str) -> str | None:
+    """Find the class that `envs/__init__.py` registers under a name, as `file.py:Class`."""
+    for folder in (settings.folder / "envs", Path("envs")):
+        file = folder / "__init__.py"
+        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        entry = re.search(rf"['\"]{re.escape(name)}['\"]\s*:\s*(\w+)", text)
+        source = entry and re.search(rf"^from \.(\w+) import .*\b{entry[1]}\b", text, re.MULTILINE)
+        if source:
+            return _class_beside(settings, f"{source[1]}.py", "Env")
+    return None
 
 
 def _class_beside(settings: Conversion, file: str, base: str) -> str | None:
@@ -134,7 +181,7 @@ def _tools(settings: Conversion, classes: dict[str, Any]) -> list[dict[str, Any]
     mode, selected = settings.get(f"{_ENV}.mcp_mode"), settings.get(f"{_ENV}.tool_name_selected")
     policy = _policy(settings)
     own = bool(classes.get("tool_manager")) and classes["tool_manager"] not in REGISTERED
-    tools: list[dict[str, Any]] = [{"use": "rlfactory", "options": classes}] if own else []
+    tools: list[dict[str, Any]] = [{"use": "rlfactory", "options": deepcopy(classes)}] if own else []
     if isinstance(path, str) and path and (not own or settings.given(f"{_ENV}.config_path")):
         path = user_path(path)
         if mode not in (None, "stdio", "sse"):
@@ -201,7 +248,7 @@ def _policy(settings: Conversion) -> dict[str, Any]:
     """Of calls. RLFactory cuts a turn's answers at their end."""
     tokens = settings.whole(f"{_ROLLOUT}.tool_response_length", default=16_384)
     policy: dict[str, Any] = {"max_output_tokens": tokens, "truncate": "head"}
-    seconds = settings.number(f"{_ENV}.tool_timeout", default=0.0)
+    seconds = settings.number(f"{_ENV}.tool_timeout")
     if seconds:
         policy["timeout"] = seconds
     many = settings.whole(f"{_ENV}.max_concurrency", default=0, least=0)
@@ -211,7 +258,7 @@ def _policy(settings: Conversion) -> dict[str, Any]:
 
 
 def _reward(settings: Conversion, classes: dict[str, Any]) -> Any:
-    options = dict(classes)
+    options = deepcopy(classes)  # One object in three places would be written as references.
     if settings.flag(f"{_ENV}.use_process_reward"):
         options["step_rewards"] = True
     return {"use": "rlfactory", "options": options} if options else "rlfactory"

@@ -2,6 +2,7 @@
 
 class MyConversion(Conversion):
     system, defaults = "verl", {"trainer.total_epochs": 30}
+    learning = re.compile(r"^algorithm\\.")  # What a toolrl config lacks of these comes first in the report.
 
 class Convert(ConvertCommand):
     system, config_help, overrides_help = "verl", "verl's YAML …", "verl's overrides …"
@@ -11,7 +12,9 @@ class Convert(ConvertCommand):
         reading.tree = reading.read_yaml(config, read_text(config, "Give verl's YAML."))
         reading.override(overrides)
         conversion = MyConversion(reading)
-        return {"trainer": {"steps": conversion.whole("trainer.total_training_steps", default=100)}}, conversion
+        steps = conversion.whole("trainer.total_training_steps", default=100)
+        conversion.lose_unused()
+        return {"trainer": {"steps": steps}}, conversion
 """
 
 from toolrl_common.conversion.command import ConvertCommand

@@ -55,15 +55,17 @@ class ConvertCommand(Command):
         except ConfigError as error:
             problems = error.problems
         lines = [f"From {args.config} by `toolrl {self.system} convert`."]
-        lines += [f"not carried over: {_with_note(*item)}" for item in conversion.lost.items()]
+        learned, rest = _lost(conversion)
+        lines += [f"not carried over, though it changes what is learned: {line}" for line in learned]
+        lines += [f"not carried over: {line}" for line in rest]
         header = "".join(f"# {' '.join(line.split())}\n" for line in lines)
         try:
             out.write_text(header + config_text(tree), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{str(out)!r} can't be written: {error.strerror}") from None
         if args.json:
-            facts = {"lost": conversion.lost, "remarks": conversion.remarks, "problems": problems}
-            print_json({"written": str(out), **facts})
+            facts = {"lost": conversion.lost, "learned": conversion.learned, "remarks": conversion.remarks}
+            print_json({"written": str(out), **facts, "problems": problems})
         else:
             _print(out, conversion, problems)
         return 1 if problems else 0
@@ -71,15 +73,24 @@ class ConvertCommand(Command):
 
 def _print(out: Path, conversion: Conversion, problems: Sequence[str]) -> None:
     print(f"wrote {out}")
+    learned, rest = _lost(conversion)
     for heading, lines in (
+        ("Not carried over, though it changes what is learned:", learned),
         ("Not quite the same:", conversion.remarks),
-        ("Not carried over:", [_with_note(*item) for item in conversion.lost.items()]),
+        ("Not carried over:", rest),
         ("To be mended by hand before it runs:", problems),
     ):
         if lines:
             print(f"\n{heading}")
         for line in lines:
             print(textwrap.fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    "))
+
+
+def _lost(conversion: Conversion) -> tuple[list[str], list[str]]:
+    """Write a line for each lost setting: those that change what is learned, and the others."""
+    learned = dict.fromkeys(conversion.learned)
+    lines = {key: _with_note(key, note) for key, note in conversion.lost.items()}
+    return [lines[key] for key in learned], [line for key, line in lines.items() if key not in learned]
 
 
 def _with_note(key: str, note: str) -> str:

@@ -39,6 +39,8 @@ _PIECE = re.compile(rf"'(?P<single>[^']*)'|(?P<double>{_DOUBLE})|\\(?P<escaped>.
 _QUOTED = re.compile(rf"\\(?P<escaped>[\"\\$`])|(?P<dollar>{_DOLLAR})", re.DOTALL)
 _ARRAY = re.compile(r"\"?\$\{([A-Za-z_]\w*)\[[@*]\]\}\"?\Z")
 _ARGUMENTS = re.compile(r"\"?\$(?:[@*0-9]|\{[@*0-9]\})\"?\Z")
+_BARE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})\Z")
+"""A variable that stands alone and without quotes, whose value a shell splits into words."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)\Z", re.DOTALL)
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(\[[@*]\])?(?:(:?[-=+?])(.*))?\Z", re.DOTALL)
 _REFERENCE = re.compile(r"\.*[A-Za-z_][\w.]*(?::[^`$]*)?\Z")
@@ -108,6 +110,8 @@ class _Script:
         array = _ARRAY.match(raw)
         if array is not None:
             return self._arrays.get(array[1], [])
+        if _BARE.match(raw):
+            return self._text(raw).split()
         return [] if _ARGUMENTS.match(raw) else [self._text(raw)]
 
     def _text(self, raw: str) -> str:

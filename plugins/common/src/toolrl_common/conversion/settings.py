@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import yaml
 
@@ -28,6 +28,8 @@ _TRACKERS = ("wandb", "trackio", "mlflow")
 """Observers of plugins that needn't be installed."""
 _NO_NAME = re.compile(r"[^\w.+]+", re.ASCII)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}")
+_UNREAD = ("--config-name", "defaults: ")
+"""Beginnings of notes on files of settings that couldn't be read."""
 _TIGHT = re.compile(r"(?<=[\w'\"]):(?=[\w'\"\[{+-])")
 """`{a:1}` of Hydra, which YAML writes `{a: 1}`."""
 
@@ -52,7 +54,7 @@ class Reading:
 
     def override(self, words: Iterable[str]) -> None:
         """Take `section.key=value` as Hydra does; a leading `+` is ignored, `~section.key` removes the key."""
-        for word in words:
+        for word in map(str.strip, words):  # Arrays of scripts hold words with line breaks.
             key, equals, text = word.lstrip("+").partition("=")
             if word.startswith("~"):
                 set_value(self.tree, key[1:], None)
@@ -100,6 +102,8 @@ class Conversion:
     """Its name in messages."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Those of the system's own defaults that decide what a run does, by dotted key."""
+    learning: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
+    """Keys of settings that change what is learned; all others change speed, memory or logs."""
 
     def __init__(self, reading: Reading) -> None:
         self.folder = reading.folder
@@ -109,6 +113,8 @@ class Conversion:
         """What was carried over and isn't quite the same."""
         self._given: dict[str, Any] = {}
         self._used: set[str] = set()
+        self._idle: set[str] = set()
+        self._ranked: dict[str, bool] = {}
         defaults: dict[str, Any] = {}
         for key, value in self.defaults.items():
             set_value(defaults, key, value)
@@ -145,6 +151,10 @@ class Conversion:
     def unused(self) -> list[str]:
         """Keys that the user gave a value and the conversion never asked for, in their order."""
         return [key for key, value in self._given.items() if key not in self._used and value not in (None, "", [], {})]
+
+    def idle(self, *keys: str) -> None:
+        """Mark settings, with all below them, that have no effect in this config; they are listed last."""
+        self._idle.update(keys)
 
     def flag(self, *keys: str, default: Any = None) -> bool:
         """A switch, also one that is written as text."""
@@ -190,9 +200,36 @@ class Conversion:
 
     # Notes.
 
-    def lose(self, key: str, note: str = "") -> None:
-        """Note a setting that isn't carried over, once."""
+    def lose(self, key: str, note: str = "", learned: bool | None = None) -> None:
+        """Note a setting that isn't carried over, once. `learned` overrides whether it changes what is learned."""
         self.lost.setdefault(key, note or (NO_OVERSAMPLING if "over_sampl" in key or "oversampl" in key else ""))
+        self._ranked.setdefault(key, self._is_of_learning(key) if learned is None else learned)
+
+    def lose_unused(self) -> None:
+        """Note every setting that the conversion never asked for; one that changes what is learned with its value."""
+        for key in self.unused():
+            learned = self._is_of_learning(key) and self._has_effect(key)
+            self.lose(key, f"{self._given[key]!r:.80}" if learned else "", learned)
+
+    @property
+    def learned(self) -> list[str]:
+        """Keys of the lost settings that change what is learned, in their order."""
+        return [key for key in self.lost if self._ranked.get(key, self._is_of_learning(key))]
+
+    def _is_of_learning(self, key: str) -> bool:
+        return key.startswith(_UNREAD) or self.learning.search(key) is not None
+
+    def _has_effect(self, key: str) -> bool:
+        """Tell whether a setting does anything: it isn't off, in a section that is off or idle, or the default."""
+        value, parts = self._given[key], key.split(".")
+        above = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+        off = any(_is_off(self._given.get(f"{it}.{name}", True)) for it in above for name in ("enable", "enabled"))
+        by_default = key in self.defaults and value == self.defaults[key]
+        return not (off or by_default or above & self._idle or _is_off(value))
+
+    def refuse(self, key: str, problem: str, hint: str) -> NoReturn:
+        """Stop the conversion at a setting without which the config would train something else. Raises ConfigError."""
+        raise ConfigError(f"{key}: {problem}", hint=hint)
 
     def remark(self, text: str) -> None:
         """Note a difference, once."""
@@ -244,6 +281,11 @@ class Conversion:
                 self.lose(key, f"{logger!r} isn't there")
         known = dict.fromkeys(logger for logger in loggers if logger in _LOGGERS)
         return list(known) if "console" in known else ["console", *known]
+
+
+def _is_off(value: Any) -> bool:
+    """Tell whether a value switches its setting off."""
+    return str(value).lower() in ("none", "null", "false", "0", "0.0")
 
 
 def read_text(path: str, hint: str) -> str:
@@ -323,7 +365,7 @@ def lose_imports(path: str, package: str, is_there: Callable[[str], bool], setti
         return
     for name in re.findall(rf"^\s*(?:from|import)\s+({package}\b[\w.]*)", text, re.MULTILINE):
         if not is_there(name):
-            settings.lose(f"{path}: {name}", "toolrl has no stand-in for it: take the import out")
+            settings.lose(f"{path}: {name}", "toolrl has no stand-in for it: take the import out", learned=True)
 
 
 def _value(text: str) -> Any:

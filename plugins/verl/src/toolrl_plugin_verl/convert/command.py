@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolrl.errors import ConfigError
 from toolrl_common.conversion import Conversion, ConvertCommand, Reading, merged, read_script, read_text
+from toolrl_plugin_verl.convert.learning import LEARNING
 from toolrl_plugin_verl.convert.mapping import convert
+from toolrl_plugin_verl.convert.programs import MAIN, Program, find_program
 
 _BASES = ("ppo_trainer", "ppo_megatron_trainer", "ppo_veomni_trainer", "_generated_ppo_trainer")
 """verl's own configs, whose defaults the table has."""
 _DEEPEST = 8
-_TRAINER = re.compile(r"(?:^|[./])main_(?:ppo|dapo|grpo)(?:\.py)?\Z")
 _LONG = {"--config": "--config-name", "-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-path",
          "--config-dir": "--config-path"}  # fmt: skip
 _PRINT = "print the whole config by `python -m verl.trainer.main_ppo … --cfg job --resolve`, and convert that"
@@ -87,6 +86,12 @@ DEFAULTS: dict[str, Any] = {
     "algorithm.gamma": 1.0,
     "algorithm.lam": 1.0,
     "trainer.critic_warmup": 0,
+    "actor_rollout_ref.rollout.do_sample": True,
+    "actor_rollout_ref.rollout.logprobs_mode": "processed_logprobs",
+    "actor_rollout_ref.actor.router_replay.mode": "disabled",
+    "actor_rollout_ref.actor.optim.optimizer": "AdamW",
+    "actor_rollout_ref.actor.optim.weight_decay_incr_style": "constant",
+    "actor_rollout_ref.actor.optim.lr_wsd_decay_style": "exponential",
     "actor_rollout_ref.actor.clip_ratio_c": 3.0,
     "algorithm.rollout_correction.rollout_is_threshold": 2.0,
 }
@@ -96,7 +101,7 @@ DEFAULTS: dict[str, Any] = {
 class VerlConversion(Conversion):
     """verl's settings."""
 
-    system, defaults = "verl", DEFAULTS
+    system, defaults, learning = "verl", DEFAULTS, LEARNING
 
 
 class VerlConvert(ConvertCommand):
@@ -123,27 +128,13 @@ def read(path: str, overrides: Sequence[str]) -> Reading:
 
 
 def _take_script(path: str, text: str, reading: Reading) -> None:
-    """The first command that starts verl's trainer."""
-    started = (
-        (command, place)
-        for command in read_script(text, path)
-        for place, word in enumerate(command)
-        if _TRAINER.search(word)
-    )
-    command, place = next(started, ([], 0))
-    if not command:
-        raise ConfigError(
-            "no command here starts verl's trainer: nothing calls main_ppo",
-            where=path,
-            hint="Give the script that runs `python3 -m verl.trainer.main_ppo …`, or verl's YAML.",
-        )
-    # There is no main_grpo in verl; guides that name it mean GRPO.
-    implied = ["algorithm.adv_estimator=grpo"] if "main_grpo" in command[place] else []
-    _take_arguments([*implied, *filter(None, command[place + 1 :])], reading)
+    """Take the first command that starts one of verl's trainers."""
+    program = find_program(read_script(text, path), path)
+    _take_arguments(program.arguments, reading, program)
 
 
-def _take_arguments(arguments: Sequence[str], reading: Reading) -> None:
-    """Arguments of main_ppo: the config that they name first, then overrides in order."""
+def _take_arguments(arguments: Sequence[str], reading: Reading, program: Program = MAIN) -> None:
+    """Take a trainer's arguments: its own settings first, then the config that they name, then overrides in order."""
     named, overrides, waiting = {"--config-path": "", "--config-name": ""}, [], ""
     for word in arguments:
         flag, equals, value = word.partition("=")
@@ -157,16 +148,24 @@ def _take_arguments(arguments: Sequence[str], reading: Reading) -> None:
         elif not word.startswith("-"):
             overrides.append(word)
     if named["--config-name"] and named["--config-name"].removesuffix(".yaml") not in _BASES:
-        _take_named(named["--config-path"], named["--config-name"], reading)
+        _take_named(named["--config-path"], named["--config-name"], program.folder, reading)
+    own = Reading(reading.folder)
+    own.override(program.implied)
+    reading.tree = merged(own.tree, reading.tree)
     reading.override(overrides)
 
 
-def _take_named(folder: str, name: str, reading: Reading) -> None:
-    """The config of `--config-path` and `--config-name`, under what is read already."""
-    file = Path(folder or ".") / (name if name.endswith(".yaml") else f"{name}.yaml")
-    found = next((path for path in (file, reading.folder / file, reading.folder / file.name) if path.is_file()), None)
+def _take_named(folder: str, name: str, program: Path, reading: Reading) -> None:
+    """Read the config of `--config-path` and `--config-name` under what is read already. Hydra looks for it beside the
+    trainer's module, which is below the folder that the script runs in, or below one that the script is in."""
+    file = name if name.endswith(".yaml") else f"{name}.yaml"
+    given = Path(folder or ".") / file
+    own = program / (folder or "config") / file
+    roots = (Path(), reading.folder, *reading.folder.absolute().parents)
+    places = (given, reading.folder / given, reading.folder / file, *(root / own for root in roots))
+    found = next((path for path in places if path.is_file()), None)
     if found is None:
-        why = f"there is no {str(file)!r}, so what it sets is missing; run this where the script runs, or {_PRINT}"
+        why = f"there is no {str(given)!r}, so what it sets is missing; run this where the script runs, or {_PRINT}"
         reading.problems.append((f"--config-name={name}", why))
     else:
         reading.tree = merged(_composed(str(found), found.read_text(encoding="utf-8"), reading), reading.tree)
@@ -177,16 +176,30 @@ def _composed(path: str, text: str, reading: Reading, depth: int = 0) -> dict[st
     own = reading.read_yaml(path, text)
     own.pop("hydra", None)
     names = own.pop("defaults", None)
-    names = names if isinstance(names, list) else []
+    names = names if isinstance(names, list) and Path(path).stem not in _BASES else []
     tree: dict[str, Any] = {}
     for name in names if "_self_" in names else [*names, "_self_"]:
-        beside = Path(path).parent / f"{name}.yaml"
+        file, sections = _named_file(name)
+        beside = Path(path).parent / f"{file}.yaml"
         if name == "_self_":
             tree = merged(tree, own)
         elif name in _BASES:
             continue
         elif beside.is_file() and depth < _DEEPEST:
-            tree = merged(tree, _composed(str(beside), beside.read_text(encoding="utf-8"), reading, depth + 1))
+            below = _composed(str(beside), beside.read_text(encoding="utf-8"), reading, depth + 1)
+            for section in reversed(sections):
+                below = {section: below}
+            tree = merged(tree, below)
         else:
             reading.problems.append((f"defaults: {name}", f"what it sets is missing; {_PRINT}"))
     return tree
+
+
+def _named_file(entry: Any) -> tuple[str, list[str]]:
+    """Split an entry of `defaults:` into its file and the sections that it goes into. In `group@section.below: name`
+    the group is a folder."""
+    if not isinstance(entry, dict) or len(entry) != 1:
+        return str(entry), []
+    ((key, name),) = entry.items()
+    group, _, package = str(key).removeprefix("optional ").removeprefix("override ").partition("@")
+    return f"{group}/{name}", (package or group.replace("/", ".")).split(".")

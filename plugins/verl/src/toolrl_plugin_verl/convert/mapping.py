@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import Any
 
-from toolrl.errors import ConfigError
 from toolrl_common.conversion import (
     SMALLEST,
     Conversion,
     Number,
     count,
     count_rows,
-    expanded,
     listed,
-    lose_imports,
     user_path,
 )
-from toolrl_common.references import kept
 from toolrl_plugin_verl.convert.algorithm import LENGTH, algorithm
-from toolrl_plugin_verl.imports import check_module, own_file, own_spec, search_folders, stand_in
-from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
+from toolrl_plugin_verl.convert.environment import environment
+from toolrl_plugin_verl.convert.learning import NOTES
 
 _ACTOR = "actor_rollout_ref.actor"
 _OPTIM = f"{_ACTOR}.optim"
@@ -50,8 +44,11 @@ def convert(
     seed = settings.whole("data.seed", default=0, least=0)
     if settings.get("data.seed") is not None:
         config["seed"] = seed
-    for key in settings.unused():
-        settings.lose(key)
+    for key, note in NOTES.items():
+        if settings.get(key) not in (None, ""):
+            settings.lose(key, note)
+            settings.get(key.replace(".path", ".name"))
+    settings.lose_unused()
     return config, settings
 
 
@@ -61,8 +58,10 @@ def _model(settings: Conversion) -> dict[str, Any]:
         model["gradient_checkpointing"] = True
     if settings.flag(f"{_MODEL}.trust_remote_code", "data.trust_remote_code"):
         model["trust_remote_code"] = True
-    rank = settings.numbers(count("rank", f"{_MODEL}.lora_rank"))
-    if rank:
+    rank = settings.numbers(count("rank", f"{_MODEL}.lora_rank", f"{_MODEL}.lora.rank"))
+    if not rank:
+        settings.idle(*(f"{_MODEL}.{name}" for name in ("lora_alpha", "lora", "target_modules", "exclude_modules")))
+    else:
         model["lora"] = {**rank, **_lora(settings)}
     if settings.given(f"{_ROLLOUT}.name"):
         name = settings.get(f"{_ROLLOUT}.name")
@@ -73,7 +72,7 @@ def _model(settings: Conversion) -> dict[str, Any]:
 
 
 def _lora(settings: Conversion) -> dict[str, Any]:
-    lora: dict[str, Any] = {"alpha": settings.number(f"{_MODEL}.lora_alpha", least=SMALLEST)}
+    lora: dict[str, Any] = {"alpha": settings.number(f"{_MODEL}.lora_alpha", f"{_MODEL}.lora.alpha", least=SMALLEST)}
     targets = listed(settings.get(f"{_MODEL}.target_modules"))
     return lora if targets in ([], ["all-linear"]) else {**lora, "target_modules": targets}
 
@@ -100,9 +99,24 @@ def _data(settings: Conversion) -> dict[str, Any]:
     return sources
 
 
+def _staleness(settings: Conversion) -> dict[str, int]:
+    """Convert the bound of verl's asynchronous trainers, which sample while they train."""
+    ahead = settings.number("async_training.staleness_threshold", default=0.0)
+    if settings.get("trainer.v1.trainer_mode") in ("colocate_async", "separate_async"):
+        ahead = settings.number("trainer.v1.sampler.max_off_policy_threshold", default=8.0)
+    settings.section("async_training")  # Else of how the weights are sent.
+    return {"max_staleness": math.ceil(ahead)} if ahead else {}
+
+
 def _rollout(settings: Conversion) -> dict[str, Any]:
     response = settings.whole(*LENGTH, least=1)
     prompt = settings.whole("data.max_prompt_length", f"{_ROLLOUT}.prompt_length", least=1)
+    filtered, cut = settings.flag("data.filter_overlong_prompts"), settings.get("data.truncation")
+    if filtered or cut in ("left", "right", "middle"):
+        does = "leaves them out" if filtered else f"cuts them ({cut})"
+        settings.remark(
+            f"data.train: prompts of more than {prompt} tokens stay whole and leave fewer for the answer; verl {does}"
+        )
     return {
         "max_turn_tokens": response,
         "max_episode_tokens": prompt + response,
@@ -110,6 +124,7 @@ def _rollout(settings: Conversion) -> dict[str, Any]:
             Number("temperature", (f"{_ROLLOUT}.temperature",), least=SMALLEST),
         ),
         **{key: value for key, value in _truncation(settings, _ROLLOUT).items() if value not in (0, 1.0)},
+        **_staleness(settings),
     }
 
 
@@ -123,10 +138,9 @@ def _truncation(settings: Conversion, place: str) -> dict[str, Any]:
 
 
 def _trainer(settings: Conversion) -> dict[str, Any]:
-    batch = settings.whole("data.train_batch_size", least=1)
+    batch, updates = _batch(settings)
     steps = _steps(settings, batch)
     trainer: dict[str, Any] = {"steps": steps, "prompts_per_step": batch}
-    updates = math.ceil(batch / settings.whole(f"{_ACTOR}.ppo_mini_batch_size", least=1))
     if updates > 1:
         trainer["updates_per_step"] = updates
     trainer |= settings.numbers(Number("epochs_per_step", (f"{_ACTOR}.ppo_epochs",), least=1, whole=True, above=1))
@@ -144,33 +158,70 @@ def _trainer(settings: Conversion) -> dict[str, Any]:
     )
 
 
+def _batch(settings: Conversion) -> tuple[int, int]:
+    """Return the tasks and the updates of a step. The fully asynchronous trainer counts steps in mini-batches."""
+    mini = settings.whole(f"{_ACTOR}.ppo_mini_batch_size", least=1)
+    rounds = settings.whole("async_training.trigger_parameter_sync_step", default=0)
+    if rounds > 0:
+        settings.get("data.train_batch_size")
+        updates = rounds * settings.whole("async_training.require_batches", default=1, least=1)
+        return mini * updates, updates
+    batch = settings.whole("data.train_batch_size", least=1)
+    return batch, math.ceil(batch / mini)
+
+
 def _optimizer(settings: Conversion, steps: int) -> dict[str, Any]:
     result = settings.numbers(
         Number("learning_rate", (f"{_OPTIM}.lr",), least=SMALLEST),
         Number("weight_decay", (f"{_OPTIM}.weight_decay",)),
         Number("max_grad_norm", (f"{_ACTOR}.grad_clip", f"{_OPTIM}.clip_grad"), least=SMALLEST),
     )
-    result["betas"] = settings.get(f"{_OPTIM}.betas")
+    result["betas"] = _betas(settings)
+    if str(kind := settings.get(f"{_OPTIM}.optimizer")).lower() not in ("adam", "adamw"):
+        settings.lose(f"{_OPTIM}.optimizer", f"{kind!r} here, and the config trains by AdamW")
     warmup = settings.whole(f"{_OPTIM}.lr_warmup_steps")
     share = settings.number(f"{_OPTIM}.lr_warmup_steps_ratio", most=1.0)
     if warmup < 0 and share:
         result["warmup_steps"] = settings.warmup(share, steps)
     elif warmup > 0:
         result["warmup_steps"] = warmup
-    schedule = settings.get(f"{_OPTIM}.lr_scheduler_type", f"{_OPTIM}.warmup_style")
-    if schedule == "cosine":
-        result |= {"schedule": "cosine", "min_rate": settings.number(f"{_OPTIM}.min_lr_ratio", most=1.0)}
-    elif schedule not in (None, "constant"):
-        settings.lose(f"{_OPTIM}.lr_scheduler_type")
+    result |= _schedule(settings, result["learning_rate"])
     settings.get(f"{_OPTIM}.min_lr_ratio", f"{_OPTIM}.total_training_steps")  # Of other schedules.
     return result
+
+
+def _betas(settings: Conversion) -> list[float]:
+    """Convert the decays of AdamW's averages; verl's own in place of a value that can't be."""
+    key = f"{_OPTIM}.betas"
+    found, default = settings.get(key), settings.defaults[key]
+    pair = isinstance(found, list | tuple) and len(found) == 2
+    if pair and all(isinstance(it, int | float) and 0 <= it < 1 for it in found):
+        return list(found)
+    settings.lose(key, f"{str(found)[:40]!r} can't be; the config has {default}")
+    return list(default)
+
+
+def _schedule(settings: Conversion, rate: float) -> dict[str, Any]:
+    """Convert the schedule, which Megatron's optimizer calls lr_decay_style."""
+    keys = [f"{_OPTIM}.{name}" for name in ("lr_decay_style", "lr_scheduler_type", "warmup_style")]
+    key = next((key for key in keys if settings.given(key)), keys[1])
+    kind = settings.get(key)
+    settings.idle(*keys)  # The others are those of another optimizer.
+    least = settings.number(f"{_OPTIM}.min_lr", default=0.0)
+    if kind in ("cosine", "linear"):
+        share = min(least / rate, 1.0) if least else settings.number(f"{_OPTIM}.min_lr_ratio", most=1.0)
+        return {"schedule": kind, "min_rate": share}
+    if kind not in (None, "constant"):
+        settings.lose(key, f"{kind!r} here, and the config has a constant rate", learned=True)
+    return {}
 
 
 def _steps(settings: Conversion, batch: int) -> int:
     limit = settings.whole("data.train_max_samples")
     rows = count_rows(settings.get("data.train_files"))
+    tasks = settings.whole("rollout.total_rollout_steps", default=-1)
     return settings.steps(
-        settings.whole("trainer.total_training_steps", default=-1),
+        settings.whole("trainer.total_training_steps", default=-(-tasks // batch) if tasks > 0 else -1),
         settings.whole("trainer.total_epochs", least=1),
         batch,
         min(rows, limit) if rows is not None and limit > 0 else rows,
@@ -202,177 +253,3 @@ def _observers(settings: Conversion) -> list[Any]:
     options = {key: user_path(folder) for key, folder in folders.items() if isinstance(folder, str) and folder}
     dumps = [{"use": "verl_dump", "options": options}] if options else []
     return [*settings.observers("trainer.logger"), *dumps]
-
-
-# Tools and rewards as one environment.
-
-
-_MULTI = "actor_rollout_ref.rollout.multi_turn"
-_PARSERS = {
-    "hermes": "hermes",
-    "qwen": "hermes",
-    "qwen2_5": "hermes",
-    "chatml": "hermes",
-    "qwen3_coder": "qwen3_coder",
-    "qwen3_xml": "qwen3_coder",
-}
-_TOOL_FILES = (
-    f"{_MULTI}.tool_config_path",
-    f"{_MULTI}.tool_config",
-    "actor_rollout_ref.rollout.tool_kwargs.tools_config_file",
-    "actor_rollout_ref.rollout.tool_config_path",
-    "actor_rollout_ref.rollout.tool_config",
-    "rollout.tool_config_path",
-    "rollout.tool_config",
-    "data.tool_config_path",
-)
-"""Where verl, its older versions and its guides name the tools' YAML."""
-NO_LIMIT = 32
-"""Turns where verl sets no limit."""
-CHARACTERS_A_TOKEN = 4
-
-
-def environment(settings: Conversion) -> dict[str, Any]:
-    """`environments.default`."""
-    result: dict[str, Any] = dict(_language(settings))
-    tools = _tools(settings)
-    if tools:
-        result["tools"] = tools
-    result["rewards"] = [_reward(settings)]
-    result["max_turns"] = _max_turns(settings, bool(tools))
-    return result
-
-
-def _language(settings: Conversion) -> dict[str, Any]:
-    """Parser and chat format."""
-    form = str(settings.get(f"{_MULTI}.format"))
-    if form not in _PARSERS:
-        settings.lose(f"{_MULTI}.format", "the plugin `renderers` reads and writes calls, chosen by the model's name")
-        return {"parser": "renderers", "chat_format": "renderers"}
-    kwargs = {**settings.section("data.apply_chat_template_kwargs")}
-    options = {"template_kwargs": kwargs} if kwargs else {}
-    chat: Any = {"use": "template", "options": options} if options else "template"
-    return {"parser": _PARSERS[form], "chat_format": chat}
-
-
-def _tools(settings: Conversion) -> list[dict[str, Any]]:
-    config = settings.get(*_TOOL_FILES)
-    functions = settings.get(f"{_MULTI}.function_tool_path", "data.function_tool_path")
-    for place in _TOOL_FILES:
-        for key in settings.section(place):
-            settings.lose(f"{place}.{key}", f"name the tools' YAML by {_MULTI}.tool_config_path")
-    policy = _policy(settings)
-    options: dict[str, Any] = {}
-    if isinstance(config, str) and config:
-        options["tool_config_path"] = user_path(config)
-        _look_at_tools(options["tool_config_path"], settings)
-    if isinstance(functions, str) and functions:
-        options["function_tool_path"] = user_path(functions)
-        _look_at_python(options["function_tool_path"], settings)
-    if not options:
-        return []
-    tool: dict[str, Any] = {"use": "verl", "options": {**options, "step_rewards": False}, "weight": 0.0}
-    if policy:
-        tool["policy"] = policy
-    return [tool]
-
-
-def _policy(settings: Conversion) -> dict[str, Any]:
-    policy: dict[str, Any] = {}
-    length, calls = f"{_MULTI}.max_tool_response_length", f"{_MULTI}.max_parallel_calls"
-    characters, side = settings.whole(length, default=0), settings.get(f"{_MULTI}.tool_response_truncate_side")
-    if settings.given(length) and characters > 0:
-        policy["max_output_tokens"] = math.ceil(characters / CHARACTERS_A_TOKEN)
-    if side in ("left", "right"):  # As verl 0.9.1 means it: `left` cuts there.
-        policy["truncate"] = "tail" if side == "left" else "head"
-    most = settings.whole(calls, default=0)
-    if settings.given(calls) and most > 0:
-        policy["max_calls_per_turn"] = most
-    return policy
-
-
-def _max_turns(settings: Conversion, tools: bool) -> int:
-    # The first guides write `multi_turn: True`.
-    enabled = settings.flag(_MULTI) or settings.flag(f"{_MULTI}.enable")
-    loop = "actor_rollout_ref.rollout.agent.default_agent_loop"
-    if settings.get(loop) not in ("single_turn_agent", "tool_agent"):
-        settings.lose(loop)
-    given = settings.whole(f"{_MULTI}.max_assistant_turns", f"{_MULTI}.max_turns", default=0)
-    users = settings.whole(f"{_MULTI}.max_user_turns", default=0)
-    limits = [limit for limit in (given, users + 1 if users > 0 else 0) if limit > 0]
-    if limits:
-        return min(limits)
-    return NO_LIMIT if tools or enabled else 1
-
-
-def _reward(settings: Conversion) -> Any:
-    options: dict[str, Any] = {}
-    path = settings.get("custom_reward_function.path", "reward.custom_reward_function.path")
-    name = settings.get("custom_reward_function.name", "reward.custom_reward_function.name")
-    kwargs = {
-        **settings.section("custom_reward_function.reward_kwargs"),
-        **settings.section("reward.custom_reward_function.reward_kwargs"),
-    }
-    if settings.flag("reward_model.enable", "reward.reward_model.enable"):
-        settings.lose("reward_model.enable", "the config scores by function alone")
-    manager = settings.get("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
-    if manager not in (None, "naive", "batch", "prime", "dapo"):
-        settings.lose("reward_model.reward_manager")
-    sandbox = _sandbox(settings)
-    if isinstance(path, str) and path:
-        options["path"] = user_path(path)
-        _look_at_python(options["path"], settings)
-        if isinstance(name, str) and name and name != "compute_score":
-            options["name"] = name
-        if kwargs:
-            options["reward_kwargs"] = kwargs
-    elif sandbox:
-        options["sandbox_fusion"] = sandbox
-    return {"use": "verl", "options": options} if options else "verl"
-
-
-def _sandbox(settings: Conversion) -> dict[str, Any]:
-    places = ("reward_model.sandbox_fusion", "reward.sandbox_fusion", "sandbox_fusion")
-    url = settings.get(*(f"{place}.url" for place in places))
-    sandbox: dict[str, Any] = {"url": url} if isinstance(url, str) and url else {}
-    for key in ("max_concurrent", "memory_limit_mb"):
-        value = settings.whole(*(f"{place}.{key}" for place in places), default=0)
-        if sandbox and value > 0:
-            sandbox[key] = value
-    return sandbox
-
-
-# What the files hold that a config names.
-
-
-def _look_at_tools(path: str, settings: Conversion) -> None:
-    """Note classes that aren't there, and what they import that isn't."""
-    if not Path(expanded(path)).is_file():
-        settings.remark(f"tool_config_path: {path} isn't here; it has to be where the run starts")
-        return
-    try:
-        entries = read_tool_yaml(expanded(path), kept)
-    except ConfigError as error:
-        settings.lose("tool_config_path", str(error))
-        return
-    for entry in entries:
-        _look_at_class(entry, settings)
-
-
-def _look_at_class(entry: ToolYamlEntry, settings: Conversion) -> None:
-    name = entry.class_name or ""
-    own = own_file(name, ()) if name and entry.type != "mcp" else None
-    if own is not None:
-        _look_at_python(own, settings)
-    elif entry.type == "native":
-        try:
-            check_module(name, (), entry.place)
-        except ConfigError as error:
-            settings.lose(name, str(error))
-
-
-def _look_at_python(path: str, settings: Conversion) -> None:
-    installed = PathFinder.find_spec("verl")
-    if installed is None or installed.origin is None:
-        folders = search_folders(())
-        lose_imports(path, "verl", lambda name: bool(own_spec(name, folders) or stand_in(name)), settings)

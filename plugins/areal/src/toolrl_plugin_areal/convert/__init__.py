@@ -1,0 +1,1 @@
+"""From AReaL's configs and start scripts to toolrl's configs."""
