@@ -24,3 +24,21 @@ def test_it_begins_at_the_authors_first_frame(toolrl: str, author: str, monkeypa
     shown = tracebacks.from_author(StackSummary.from_list(frames))
     assert [frame.filename for frame in shown] == [author, *inside]
     assert len(tracebacks.from_author(StackSummary.from_list(frames[:3]))) == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            'ray::Worker.execute() (pid=1)\n  File "/a/tool.py", line 3, in execute\n    f()\nKeyError: 4\n',
+            "KeyError: 4",
+        ),
+        (
+            "2 validation errors\ntext\n  Input should be a string",
+            "2 validation errors\ntext\n  Input should be a string",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_message_of_an_exception_holds_no_traceback(message: str, shown: str) -> None:
+    assert tracebacks.message_of(RuntimeError(message)) == shown

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from traceback import StackSummary, TracebackException
 
 _TOOLRL = f"{Path(__file__).parent}{os.sep}"
 _LIBRARY = (f"{Path(os.__file__).parent}{os.sep}", "<frozen ")
 """The standard library, which may hold the folders of installed packages."""
+_FRAME = re.compile(r'^[ \t]*File "[^"\n]+", line [0-9]', re.MULTILINE)
+
+
+def message_of(error: object) -> str:
+    """An exception's message. Of one that holds a traceback, as Ray's do, it is the last line."""
+    text = str(error)
+    return text.rstrip().rpartition("\n")[2] if _FRAME.search(text) else text
 
 
 def from_author(stack: StackSummary) -> StackSummary:
