@@ -1,8 +1,8 @@
 """The tool `code_interpreter`: a program in, what it wrote out.
 
 Each call is one request to the sandbox, in a fresh folder there. The model sees verl's schema, one string `code`; as
-there, a call may also name a `language` and a `timeout` in seconds. Files that `fetch_files` names are the only thing that stays
-from one call of an episode to the next.
+there, a call may also name a `language` and a `timeout` in seconds. Files that `fetch_files` names are the only thing
+that stays from one call of an episode to the next.
 """
 
 from __future__ import annotations
