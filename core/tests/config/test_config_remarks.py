@@ -28,6 +28,17 @@ def test_truncated_sampling_is_told(tree: dict[str, Any], registry: Registry, ov
     assert ("rollout.keep_sampling_masks: no effect" in kept) is not is_told
 
 
+def test_sampling_masks_are_advised_where_the_engine_has_them(
+    tree: dict[str, Any], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = told(tree, registry, "rollout.top_p=0.9")
+    assert "engine transformers records no sampling masks" in said
+    assert "set rollout.keep_sampling_masks" not in said
+    options = registry.get("engines", "transformers").component.load_options()
+    monkeypatch.setattr(options, "sampling_problem", lambda self, rollout: None, raising=False)
+    assert "set rollout.keep_sampling_masks" in told(tree, registry, "rollout.top_p=0.9")
+
+
 def test_a_key_without_effect_gets_a_remark(tree: dict[str, Any], registry: Registry) -> None:
     found = told(tree, registry, "cluster.weight_transfer=file")
     assert "cluster.weight_transfer: has no effect any more; leave it out" in found

@@ -169,6 +169,18 @@ def test_a_third_tool_is_called_by_its_markers(folder: Path, parser: Any) -> Non
     assert len(sys.modules["unit_tools.unit_tool"].closed) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("fails", ["import package_of_areal_that_is_missing", "{}['older']", ""])
+def test_a_tool_loads_in_the_folder_of_a_clone(folder: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    (folder / "areal" / "utils").mkdir(parents=True)
+    (folder / "areal" / "__init__.py").write_text(f"from . import utils\n{fails}\n")
+    (folder / "areal" / "utils" / "__init__.py").touch()
+    (folder / "areal" / "utils" / "logging.py").write_text("from logging import getLogger\n")
+    monkeypatch.syspath_prepend(str(folder))
+    episode = play(made(folder), ["<unit>1 km</unit>", "Done."])
+    assert [record.result.text for record in episode.calls] == ["1000 m, call 1"]
+    assert hasattr(sys.modules["areal"], "__path__") is (not fails)  # The clone's own where it can be.
+
+
 def test_a_class_that_awaits(folder: Path) -> None:
     episode = play(made(folder, "SlowUnitTool"), ["<unit>1 km</unit>", "Done."])
     assert [record.result.text for record in episode.calls] == ["slowly: 1 km"]
@@ -193,6 +205,15 @@ def test_the_markers_that_the_parser_knows_stay_its_own(folder: Path) -> None:
 def test_what_is_no_tool(folder: Path, target: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ArealTool(ArealToolOptions(target=target, python_path=[str(folder)]), make_build_context("areal_tool"))
+
+
+def test_the_hint_names_what_is_missing(folder: Path) -> None:
+    (folder / "unit_tools" / "other.py").write_text("import qwen_agent_that_is_missing\n")
+    for module, hint in (("unit_tools.other", "'qwen_agent_that_is_missing'"), ("nowhere.tools", "`python_path`")):
+        options = ArealToolOptions(target=f"{module}:X", python_path=[str(folder)])
+        with pytest.raises(ConfigError) as caught:
+            ArealTool(options, make_build_context("areal_tool"))
+        assert hint in (caught.value.hint or "")
 
 
 def test_a_folder_that_is_not_there_is_told_before_a_run(tmp_path: Path) -> None:

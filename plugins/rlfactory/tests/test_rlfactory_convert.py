@@ -138,6 +138,9 @@ def test_what_a_file_imports_that_is_not_there_is_told(folder: Path) -> None:
     tree, report = of_file("main_grpo.sh", "actor_rollout_ref.env.name=vision")
     assert tree["environments"]["default"]["parser"]["options"]["env"] == "envs/vision.py:VisionEnv"
     assert [key for key in report.lost if ".py: " in key] == ["envs/vision.py: .mmbase"]
+    (folder / "envs" / "mmbase.py").write_text("from .vision import X\nfrom verl.utils.model import f\n")
+    _, report = of_file("main_grpo.sh", "actor_rollout_ref.env.name=vision")
+    assert [key for key in report.lost if ".py: " in key] == ["envs/mmbase.py: verl.utils.model"]
 
 
 def test_what_is_not_there_is_told() -> None:
@@ -203,6 +206,7 @@ def test_each_tool_of_a_mixed_file_goes_to_its_plugin(folder: Path) -> None:
     tools = tree["environments"]["default"]["tools"]
     assert [tool["use"] for tool in tools] == ["mcp", "python/code_interpreter", "qwen_agent"]
     assert tools[2]["options"] == {"tools": [{"name": "mine", "before": "So"}], "imports": ["envs/tools/mine.py"]}
+    assert tools[1]["options"] == {"persistent": True, "packages": ["*"]}
     assert all(tool["policy"]["max_output_tokens"] == 2000 for tool in tools)
     assert any("mine are qwen_agent's: pip install 'toolrl-plugin-qwen-agent[qwen]'" in text for text in report.remarks)
     (folder / "mcp_tools.pydata").write_text("[3, 'web_search', {'name': 'code_interpreter', 'work_dir': 'x'}]")

@@ -23,6 +23,46 @@ GUIDE = Path(__file__).parent / "support" / "rlfactory_guide.py"
 CITY = {"tool_manager": f"{GUIDE}:CityManager", "env": f"{GUIDE}:CityEnv"}
 TASK = {"answer": {"target": ["717710"]}}
 
+_GUESSING = f"""
+import sys
+
+sys.path.insert(0, {str(GUIDE.parent)!r})
+from rlfactory_guide import CityEnv, CityManager
+
+
+def hint(text):
+    return "higher" if int(text) < 4 else "lower" if int(text) > 4 else ""
+"""
+GUESSING = {
+    "step": _GUESSING
+    + """
+
+class GuessManager(CityManager):
+    pass
+
+
+class GuessEnv(CityEnv):
+    def step(self, responses, tokenizer=None):
+        if "<tool_call>" in responses[0]:
+            return super().step(responses, tokenizer)
+        said = [hint(text) for text in responses]
+        return said, [not text for text in said], [1] * len(said), [0] * len(said)
+""",
+    "execute_actions": _GUESSING
+    + """
+
+class GuessManager(CityManager):
+    def execute_actions(self, responses):
+        if "<tool_call>" in responses[0] or not hint(responses[0]):
+            return super().execute_actions(responses)
+        return ["error"], [{"role": "user", "content": hint(responses[0])}]
+
+
+class GuessEnv(CityEnv):
+    pass
+""",
+}
+
 
 def call(city: str, name: str = "facts-lookup") -> str:
     return f'<tool_call>{{"name": "{name}", "arguments": {{"city": "{city}"}}}}</tool_call>'
@@ -135,3 +175,14 @@ def test_whatever_a_tool_does_is_answered(tmp_path: Path) -> None:
     assert (leave.error, leave.text[-3:]) == ("tool_error", ":\n3")
     assert (refuse.error, "Error code: 503. Error message: busy" in refuse.text) == ("tool_error", True)
     assert (data.error, data.text.endswith('"a": [\n        1\n    ]\n}')) == (None, True)
+
+
+@pytest.mark.parametrize("owner", ["step", "execute_actions"])
+def test_an_own_step_answers_a_turn_without_a_call(tmp_path: Path, owner: str) -> None:
+    (tmp_path / "guess.py").write_text(GUESSING[owner])
+    classes = {"env": f"{tmp_path}/guess.py:GuessEnv", "tool_manager": f"{tmp_path}/guess.py:GuessManager"}
+    (episode,) = episodes(["3", call("Oslo"), "5", "4"], classes)
+    assert episode.failure is None
+    assert [message.content for message in episode.messages if message.role == "user"][1:] == ["higher", "lower"]
+    assert [record.result.error for record in episode.calls] == [None]
+    assert (len(episode.turns), episode.stop_reason) == (4, "no_call")

@@ -107,6 +107,21 @@ class TestCall:
             ask(make(stub.url, languages=["python", "cpp"]), code="1", language="go")
         assert stub.requests == []
 
+    @pytest.mark.parametrize(
+        ("options", "given", "sent"),
+        [({}, 3, (3, 3)), ({}, None, (30, 30)), ({"compile_timeout": 9, "default_timeout": 4}, 0.5, (9, 0.5))],
+    )
+    def test_a_call_may_set_its_timeout(self, stub: HttpStub, options: Any, given: Any, sent: Any) -> None:
+        stub.script(HttpReply(finished("42\n")))
+        ask(make(stub.url, **options), code="1", timeout=given)
+        assert (stub.requests[0]["compile_timeout"], stub.requests[0]["run_timeout"]) == sent
+
+    @pytest.mark.parametrize("given", [0, -1, True, "30", float("inf"), float("nan"), [3]])
+    def test_a_timeout_that_is_no_time(self, stub: HttpStub, given: Any) -> None:
+        with pytest.raises(ToolError, match="'timeout'"):
+            ask(make(stub.url), code="1", timeout=given)
+        assert stub.requests == []
+
     @pytest.mark.parametrize("arguments", [{}, {"code": 7}, {"code": ["a"]}])
     def test_code_that_is_no_text(self, stub: HttpStub, arguments: dict[str, Any]) -> None:
         with pytest.raises(ToolError, match="'code': expected a text"):

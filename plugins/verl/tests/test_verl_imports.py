@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import verl_guide_tools
+from verl_clone import STATES, tool_yaml, write_clone
 from verl_harness import YOUR_TOOL, Make, play
 
 from toolrl.errors import ConfigError
@@ -144,3 +145,56 @@ def test_what_has_no_stand_in_is_told(make_toolset: Make, tmp_path: Path) -> Non
     yaml = "tools:\n  - class_name: lone_tools.T\n"
     with pytest.raises(ConfigError, match=r"toolrl has no stand-in for verl.workers: install verl"):
         make_toolset(yaml, python_path=[str(tmp_path)])
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_tools_of_a_clone_load_in_its_folder(
+    make_toolset: Make, tmp_path: Path, sandbox: str, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    write_clone(tmp_path, state)
+    monkeypatch.chdir(tmp_path)
+    yaml = tool_yaml("gsm8k_tool", "Gsm8kTool", "calc_gsm8k_reward", "answer")
+    create = {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": "4"}}}
+    played = play(make_toolset(yaml), ("calc_gsm8k_reward", {"answer": "4"}), kwargs=create)
+    assert [result.text for result in played.results] == ["of the clone: 1.0"]
+    assert played.rewards == [("tool:calc_gsm8k_reward", 1.0)]
+    names = ("sandbox_fusion_tools", "SandboxFusionTool", "code_interpreter", "code")
+    yaml = tool_yaml(*names, sandbox_fusion_url=sandbox)
+    played = play(make_toolset(yaml), ("code_interpreter", {"code": "print(1)"}))
+    assert [result.text for result in played.results] == ["of the clone: 8 characters, 30 s, 1024 MB\n"]
+    assert ("tool:code_interpreter", 0.5) in played.rewards
+
+
+@pytest.mark.parametrize("state", ["package missing", "package too new"])
+def test_a_module_that_lacks_a_package_is_replaced_and_told(
+    make_toolset: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    write_clone(tmp_path, "whole")
+    file = tmp_path / "verl/tools/gsm8k_tool.py"
+    file.write_text(STATES[state] + file.read_text())
+    yaml = tool_yaml("gsm8k_tool", "Gsm8kTool", "calc_gsm8k_reward", "answer")
+    said = answer(make_toolset(yaml, python_path=[str(tmp_path)]), "calc_gsm8k_reward", answer="4")
+    assert said.startswith("Current parsed answer='4'")
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert str(file) in warning
+    assert "stand-in" in warning
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says", "hint"),
+    [
+        ("undefined_name", "NameError", "line 2: undefined_name"),
+        ("from verl.tools.base_tool import BasTool", "BasTool", "line 2: from verl"),
+        ("def f(:", "SyntaxError", None),
+    ],
+)
+def test_a_mistake_in_the_users_own_file_is_told_with_its_line(
+    make_toolset: Make, tmp_path: Path, mistake: str, says: str, hint: str | None
+) -> None:
+    write_clone(tmp_path, "package missing")
+    (tmp_path / "verl/tools/gsm8k_tool.py").write_text(f"import json\n{mistake}\n")
+    yaml = tool_yaml("gsm8k_tool", "Gsm8kTool", "calc_gsm8k_reward", "answer")
+    with pytest.raises(ConfigError, match=says) as caught:
+        make_toolset(yaml, python_path=[str(tmp_path)])
+    assert (hint or "") in (caught.value.hint or "")
+    assert "…" not in (caught.value.hint or "")

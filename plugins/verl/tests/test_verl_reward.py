@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from toolrl.errors import ConfigError, RewardError
+from toolrl.errors import ConfigError, RewardError, ToolrlError
 from toolrl.plugins.registry import load_registry
 from toolrl.types import CallRecord, Episode, RewardEntry, Score, ToolCall, ToolResult
 from toolrl_plugin_verl.options import VerlRewardOptions
@@ -165,6 +166,34 @@ def test_a_scorer_of_another_plugin_is_named(monkeypatch: pytest.MonkeyPatch) ->
         load_registry.cache_clear()
     with pytest.raises(RewardError, match="the option `sandbox_fusion` names none"):
         score(episode("x", source="apps"))
+
+
+SANDBOX = {"sandbox_fusion": {"url": "http://x"}}
+CASES = '{"inputs": ["1"], "outputs": ["2"]}'
+
+
+@pytest.mark.parametrize(
+    ("source", "answer", "options", "problem"),
+    [
+        ("openai/gsm8k", "18", {}, None),
+        ("numina_aops", "18", {}, "nothing scores"),
+        ("numina_aops", "18", {"scorers": {"*": "math"}}, None),
+        ("openai/gsm8k", None, {}, "ground_truth"),
+        ("taco", CASES, {}, "the option `sandbox_fusion` names none"),
+        ("taco", CASES, SANDBOX, None),
+        ("taco", "18", SANDBOX, "test cases"),
+        ("searchR1_nq", {"target": ["x"]}, {}, None),
+        ("searchR1_nq", {"target": []}, {}, "answer"),
+    ],
+)
+def test_a_task_that_its_scorer_cannot_score_is_told_before_the_run(
+    source: str, answer: Any, options: dict[str, Any], problem: str | None
+) -> None:
+    for name in ("sandbox_fusion", "search"):
+        pytest.importorskip(f"toolrl_plugin_{name}")
+    found = VerlRewardOptions(**options)
+    with pytest.raises(ToolrlError, match=problem) if problem else nullcontext():
+        found.check_task(episode("x", source=source, answer=answer).task)
 
 
 TOOL_TURN = {0: [CallRecord(ToolCall("t", {}), ToolResult("#### 18", reward=0.5))]}

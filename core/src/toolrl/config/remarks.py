@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from toolrl.config.components import check_options, sites
+from toolrl.config.components import check_options, options_model, sites
 from toolrl.config.model import Config
 from toolrl.config.paths import format_path
 from toolrl.config.sections import of_trainer
@@ -23,10 +23,11 @@ DATA = ("data.train", "data.eval", "sft.data")
 
 def remarks(config: Config, registry: Registry) -> list[str]:
     """A line each, with its place in the config."""
-    parts = (_evaluation, _rewards, _without_effect, _sampling, _refused_by_train)
+    parts = (_evaluation, _rewards, _without_effect, _refused_by_train)
     return [
         *config.old_keys,
         *(line for part in parts for line in part(config)),
+        *_sampling(config, registry),
         *of_trainer(registry, config, "remarks"),
     ]
 
@@ -126,16 +127,22 @@ def _without_effect(config: Config) -> list[str]:
     return lines
 
 
-def _sampling(config: Config) -> list[str]:
+def _sampling(config: Config, registry: Registry) -> list[str]:
     rollout = config.rollout
     if rollout.keep_sampling_masks and not rollout.truncates:
         return ["rollout.keep_sampling_masks: no effect, as top_p, top_k and min_p leave no token out"]
     if rollout.keep_sampling_masks or not rollout.truncates:
         return []
+    try:
+        options = options_model(registry.get("engines", config.engine.use).component)
+    except ToolrlError:
+        options = None
+    way = "set rollout.keep_sampling_masks, or leave them out for training"
+    if not hasattr(options, "sampling_problem"):
+        way = f"leave them out for training (engine {config.engine.use} records no sampling masks)"
     return [
         f"rollout.top_p {rollout.top_p:g}, top_k {rollout.top_k} and min_p {rollout.min_p:g}: the policy that samples "
-        "isn't the one that is trained, whose log-probabilities are those before any truncation; set "
-        "rollout.keep_sampling_masks, or leave them out for training"
+        f"isn't the one that is trained, whose log-probabilities are those before any truncation; {way}"
     ]
 
 

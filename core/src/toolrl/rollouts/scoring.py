@@ -23,7 +23,7 @@ from toolrl.tools.loop_watch import call_component, run_stoppable
 from toolrl.tools.results import LARGEST
 from toolrl.tools.threads import POOL, Job
 from toolrl.tools.values import as_number
-from toolrl.tracebacks import format_error
+from toolrl.tracebacks import format_error, message_of
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
 
 _SOURCES = ("call_cost", "harness", "mean", "model", "tool")
@@ -148,13 +148,13 @@ def failure_of(error: BaseException, fault: str, hide: Callable[[str], str]) -> 
     """An exception as an episode keeps it; `fault` is the faulty part where the exception doesn't name it."""
     fault = error.fault if isinstance(error, ToolrlError) else fault
     component = (error.where if isinstance(error, ToolrlError) else None) or fault
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {message_of(error)}"
     return EpisodeFailure(fault, component, hide(text), hide(format_error(error)))
 
 
 def reward_raised(named: NamedReward, error: BaseException) -> RewardError:
     """The error that names a reward function which raised."""
-    return RewardError(f"reward {named.name!r} raised {type(error).__name__}: {error}")
+    return RewardError(f"reward {named.name!r} raised {type(error).__name__}: {message_of(error)}")
 
 
 def _read(named: NamedReward, score: Score, episode: Episode) -> tuple[list[RewardEntry], dict[str, float]]:

@@ -44,7 +44,7 @@ from toolrl.tools.threads import collecting_jobs
 from toolrl.tools.traits import ToolTraits
 from toolrl.tools.truncate import Cut
 from toolrl.tools.validation import check_arguments
-from toolrl.tracebacks import format_error
+from toolrl.tracebacks import format_error, message_of
 from toolrl.types import ToolResult
 
 LONGEST_MESSAGE = 20_000
@@ -307,7 +307,7 @@ def _leave(permit: Permit, call: Invocation, lease: float) -> None:
 
 
 def _crash(call: Invocation, error: BaseException) -> ToolResult:
-    text = _text(error)
+    text = _text(error, message_of)
     message = text if isinstance(error, ProcessCrashError) else f"{type(error).__name__}: {text}"
     if isinstance(error, ProcessCrashError) and (notes := getattr(error, "__notes__", [])):
         trace = notes[0]  # The traceback in the process.
@@ -317,9 +317,9 @@ def _crash(call: Invocation, error: BaseException) -> ToolResult:
     return ToolResult(f"The tool {call.shown!r} crashed: {call.hide(message)}", error="crash")
 
 
-def _text(error: object) -> str:
+def _text(error: object, read: Callable[[object], str] = str) -> str:
     try:
-        text = str(error)
+        text = read(error)
     except Exception:  # noqa: BLE001 - an exception of a tool's own may fail at this, too
         return "(it can't be shown)"
     return text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]} …"

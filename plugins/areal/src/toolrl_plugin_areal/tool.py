@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import logging
 import sys
@@ -105,14 +105,29 @@ def _said(result: Any, status: Any) -> str:
 
 
 def _load(options: ArealToolOptions, where: str | None) -> Any:
-    # AReaL's own tools need no more of it than its loggers.
-    if "areal" not in sys.modules and importlib.util.find_spec("areal") is None:
-        package, utils = ModuleType("areal"), ModuleType("areal.utils")
-        package.utils, utils.logging = utils, logging  # type: ignore[attr-defined]
-        sys.modules.update({"areal": package, "areal.utils": utils, "areal.utils.logging": logging})
-    hint = "Name its folder in `python_path`."
-    found = load_object(options.target, where, folders=options.python_path, hint=hint)
+    _provide_areal()
+    source = options.target.rpartition(":")[0]
+    try:
+        found = load_object(options.target, where, folders=options.python_path)
+    except ConfigError as error:
+        missing = getattr(error.__cause__, "name", None)
+        if isinstance(missing, str) and source.startswith(missing):
+            raise ConfigError(error.problems, where=where, hint="Name its folder in `python_path`.") from error
+        raise
     lacking = [part for part in _PARTS if not hasattr(found, part)]
     if lacking:
         raise ConfigError(f"{options.target!r} has no {', '.join(lacking)}", where=where, hint="Subclass BaseTool.")
     return found
+
+
+def _provide_areal() -> None:
+    """Let files import `areal.utils.logging`, all that AReaL's own tools need of it, where AReaL isn't installed or, as
+    in a clone, can't be imported."""
+    try:
+        importlib.import_module("areal.utils.logging")
+    except Exception:  # noqa: BLE001 - whatever AReaL's own imports raise
+        for name in [name for name in sys.modules if name.partition(".")[0] == "areal"]:
+            del sys.modules[name]
+        package, utils = ModuleType("areal"), ModuleType("areal.utils")
+        package.utils, utils.logging = utils, logging  # type: ignore[attr-defined]
+        sys.modules.update({"areal": package, "areal.utils": utils, "areal.utils.logging": logging})

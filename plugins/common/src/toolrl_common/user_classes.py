@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +16,20 @@ from typing import Any
 
 from toolrl.errors import ConfigError
 
-TRACEBACK = "Run `python -c 'import …'` to see the whole traceback."
+BY_PATH = "_toolrl_user_"
+"""Prefix of the names of modules that were run by their path."""
+_PACKAGES = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "qwen_agent": "qwen-agent",
+    "qwen_vl_utils": "qwen-vl-utils", "sklearn": "scikit-learn", "yaml": "PyYAML",
+}  # fmt: skip
+"""Packages that are called otherwise than the module that they bring."""
 
 
-def load_object(reference: str, where: str | None, *, folders: Sequence[str] = (), hint: str = TRACEBACK) -> Any:
+def load_object(reference: str, where: str | None, *, folders: Sequence[str] = (), hint: str | None = None) -> Any:
     """The object that `module:Name` or `file.py:Name` names; modules are also looked for in the current folder
     and in `folders`, and a file imports its neighbours. Raises ConfigError that names the failed import."""
     source, _, name = reference.rpartition(":")
-    with import_errors(reference, where, lambda _: hint):
+    with import_errors(reference, where, lambda error: hint or import_hint(error)):
         if source.endswith(".py"):
             _search([Path(source).parent])
             module = run_file(Path(source))
@@ -56,7 +63,7 @@ def run_file(file: Path, name: str | None = None, *, once: bool = True) -> Modul
     found = loaded_module(file) if once else None
     if found is not None:
         return found
-    name = name or "_toolrl_user_" + "".join(c if c.isalnum() else f"_{ord(c):x}_" for c in str(file))
+    name = name or BY_PATH + "".join(c if c.isalnum() else f"_{ord(c):x}_" for c in str(file))
     spec = importlib.util.spec_from_file_location(name, file)
     if not file.is_file() or spec is None or spec.loader is None:
         raise ConfigError(f"there is no Python file {str(file)!r}", hint="Paths start where the run is started.")
@@ -89,7 +96,9 @@ def loaded_module(file: Path) -> ModuleType | None:
 
 
 @contextmanager
-def import_errors(reference: str, where: str | None, hint: Callable[[BaseException], str]) -> Iterator[None]:
+def import_errors(
+    reference: str, where: str | None, hint: Callable[[BaseException], str | None] | None = None
+) -> Iterator[None]:
     """Makes what the user's code raises while it is imported a ConfigError, sys.exit() and the like included."""
     try:
         yield
@@ -99,7 +108,21 @@ def import_errors(reference: str, where: str | None, hint: Callable[[BaseExcepti
         raise ConfigError(error.problems, where=error.where or where, hint=error.hint) from None
     except BaseException as error:
         problem = f"{reference!r} can't be imported: {type(error).__name__}: {error}"
-        raise ConfigError(problem, where=where, hint=hint(error)) from error
+        raise ConfigError(problem, where=where, hint=(hint or import_hint)(error)) from error
+
+
+def import_hint(error: BaseException) -> str | None:
+    """The next step after an import that failed: the package to install, or the line to look at."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing:
+        top = missing.partition(".")[0]
+        if top in _PACKAGES:
+            return f"Install the package of {top!r}: pip install {_PACKAGES[top]}"
+        return f"Install the package that the module {missing!r} is in, or start in the folder that holds it."
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    if not frames or frames[-1].filename in (__file__, importlib.util.__file__):
+        return None
+    return f"Look at {frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line}"
 
 
 def _loaded_by_path(name: str) -> ModuleType | None:

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_common.user_classes import TRACEBACK, import_errors, import_module, load_object, run_file
+from toolrl_common.user_classes import import_errors, import_module, load_object, run_file
 
 INSTALL = "pip install 'toolrl-plugin-qwen-agent[qwen]'"
 
@@ -73,7 +73,7 @@ def load() -> ModuleType:
 
 def import_registering(name: str, where: str) -> ModuleType:
     """A module, or a .py file as a module of its own, run once a process. Raises ConfigError."""
-    with _LOCK, import_errors(name, where, lambda _: TRACEBACK):
+    with _LOCK, import_errors(name, where):
         return run_file(Path(name)) if name.endswith(".py") else import_module(name)
 
 

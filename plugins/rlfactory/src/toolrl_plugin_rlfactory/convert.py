@@ -165,15 +165,31 @@ def _class_beside(settings: Conversion, file: str, base: str) -> str | None:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         found = re.findall(rf"^class (\w+)\(.*{base}\)", text, re.MULTILINE)
         if found:
-            lose_imports(path.as_posix(), r"(?:envs|verl|\.)", partial(_is_there, path), settings)
+            _lose_imports(path, settings)
             return f"{path.as_posix()}:{found[-1]}"
     return None
 
 
-def _is_there(path: Path, name: str) -> bool:
+def _lose_imports(path: Path, settings: Conversion) -> None:
+    """Note what a file of `envs` imports that isn't there, and what the files of `envs` import that it builds on."""
+    looked: set[Path] = set()
+    left = [path]
+    while left:
+        file = left.pop()
+        if file.resolve() not in looked:
+            looked.add(file.resolve())
+            lose_imports(file.as_posix(), r"(?:envs|verl|\.)", partial(_is_there, file, left), settings)
+
+
+def _is_there(path: Path, more: list[Path], name: str) -> bool:
+    """True for a stand-in and a file of the user's, which joins the files to look at."""
     package, root = place_of(path)
     module = resolve_name(name, package)
-    return module in STAND_INS or own_spec(module, root) is not None
+    own = own_spec(module, root)
+    if own is not None and own.origin is not None:
+        file = Path(own.origin)
+        more.append(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+    return own is not None or module in STAND_INS
 
 
 def _tools(settings: Conversion, classes: dict[str, Any]) -> list[dict[str, Any]]:
@@ -217,7 +233,8 @@ def _named_tools(entries: list[Any], settings: Conversion) -> Iterator[dict[str,
     for key in sorted(unused):
         settings.lose(f"{_INTERPRETER}: {key}")
     if interpreters:
-        yield {"use": f"python/{_INTERPRETER}"}
+        # qwen_agent's is a Jupyter kernel: variables stay from call to call, and numpy and its like are there.
+        yield {"use": f"python/{_INTERPRETER}", "options": {"persistent": True, "packages": ["*"]}}
     qwen = [entry for entry in entries if entry not in interpreters]
     if qwen:
         imports = sorted({file for entry in qwen if (file := _registering(settings, _name(entry))) is not None})

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_common.user_classes import TRACEBACK, accepted, import_errors, import_module, run_file
+from toolrl_common.user_classes import accepted, import_errors, import_hint, import_module, run_file
 
 _PACKAGE = __name__.rpartition(".")[0]
 _MANAGERS = ("", ".base_manager", ".qwen3_manager", ".qwen2_5_manager", ".llama3_manager", ".centralized",
@@ -126,11 +126,11 @@ def _from_file(file: Path) -> Any:
         return run_file(file, name, once=False)
 
 
-def _hint(error: BaseException) -> str:
+def _hint(error: BaseException) -> str | None:
     missing = error.name or "" if isinstance(error, ImportError) else ""
     if missing.partition(".")[0] in ("envs", "verl"):
         return (
             "Take the import out: of RLFactory there are Env, SearchEnv and DataProto, as in "
             "toolrl_plugin_rlfactory.envs, and the managers, as in toolrl_plugin_rlfactory.managers."
         )
-    return TRACEBACK
+    return import_hint(error)

@@ -4,6 +4,9 @@ Each call goes through the Env's own `step`, in a thread, as a response with thi
 `execute_actions`, `_call_tool` or a tool's `call` does what it does in RLFactory. While it runs, the manager's
 `parse_response` and `parse_tools` give that call in that thread, whatever the text's form, and `get_prompt` hands the
 messages on, as writing them is the chat format's part. Calls of all episodes run at once.
+
+A turn without a call goes to a `step` or an `execute_actions` of the user's own, whose observation the model reads as a
+user message, unless it says that the episode is over.
 """
 
 from __future__ import annotations
@@ -16,12 +19,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolrl.errors import ConfigError, ToolsetError
-from toolrl.protocols import BuildContext, EpisodeContext, ToolSession, Toolset
+from toolrl.protocols import BuildContext, EpisodeContext, Reply, ToolSession, Toolset
 from toolrl.tools.threads import POOL
-from toolrl.types import Task, ToolCall, ToolResult, ToolSpec
-from toolrl_plugin_rlfactory.envs import shared_env
+from toolrl.types import Message, Task, ToolCall, ToolResult, ToolSpec, Turn
+from toolrl_plugin_rlfactory.envs import Env, shared_env
 from toolrl_plugin_rlfactory.loading import call_accepted
-from toolrl_plugin_rlfactory.managers import RUNNING, RunningCall, joined
+from toolrl_plugin_rlfactory.managers import RUNNING, RunningCall, joined, overrides
 from toolrl_plugin_rlfactory.options import EnvToolOptions
 from toolrl_plugin_rlfactory.reading import dumped
 
@@ -59,23 +62,40 @@ class RLFactoryToolset(Toolset, ToolSession):
         """The answer of the Env's `step`."""
         return await POOL.submit(self._call, call)
 
+    async def opening(self) -> Sequence[Message]:
+        """Nothing: RLFactory's prompt is the row's."""
+        return ()
+
+    async def respond(self, turn: Turn) -> Reply | None:
+        """The observation of the user's own `step`. RLFactory's ends the episode, as None does."""
+        if getattr(type(self.env), "step", None) is Env.step and not overrides(
+            self.env.tool_manager, ("execute_actions",)
+        ):
+            return None
+        observation, done = await POOL.submit(self._step, turn.text)
+        return None if done else Reply((Message("user", observation),))
+
     def _call(self, call: ToolCall) -> ToolResult:
         """In a thread."""
         running = RunningCall({"name": call.name, "args": dumped(dict(call.arguments))})
         token = RUNNING.set(running)
         try:
-            result = call_accepted(
-                self.env.step, responses=[call.raw], tokenizer=self._tokenizer, image_data=[[]], processor=None
-            )
+            observation, done = self._step(call.raw)
         finally:
             RUNNING.reset(token)
+        return ToolResult(observation, done=done, error="tool_error" if running.failed else None)
+
+    def _step(self, response: str) -> tuple[str, bool]:
+        """One response's observation, and whether the episode is over."""
+        result = call_accepted(
+            self.env.step, responses=[response], tokenizer=self._tokenizer, image_data=[[]], processor=None
+        )
         if not isinstance(result, tuple | list) or len(result) < 2 or any(len(part) != 1 for part in result[:2]):
             raise ToolsetError(
                 f"{type(self.env).__name__}.step gave {result!r:.200}, expected (observations, dones, …) with one "
                 "item for each response"
             )
-        error = "tool_error" if running.failed else None
-        return ToolResult(str(result[0][0]), done=bool(result[1][0]), error=error)
+        return str(result[0][0]), bool(result[1][0])
 
 
 def _pin(manager: Any) -> None:

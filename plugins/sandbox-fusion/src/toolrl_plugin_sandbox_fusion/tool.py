@@ -1,8 +1,8 @@
 """The tool `code_interpreter`: a program in, what it wrote out.
 
 Each call is one request to the sandbox, in a fresh folder there. The model sees verl's schema, one string `code`; as
-there, a call may also name a `language`. Files that `fetch_files` names are the only thing that stays
-from one call of an episode to the next.
+there, a call may also name a `language` and a `timeout` in seconds. Files that `fetch_files` names are the only thing
+that stays from one call of an episode to the next.
 """
 
 from __future__ import annotations
@@ -120,15 +120,26 @@ class CodeInterpreter:
         options, code = self.options, arguments.get("code")
         if not isinstance(code, str):
             raise ArgumentsError(f"Bad arguments for the tool {NAME!r}: 'code': expected a text.")
+        seconds = self._seconds(arguments.get("timeout"))
         return RunRequest(
             code=code,
             language=self._language(arguments.get("language")),
-            compile_timeout=options.compile_timeout or options.default_timeout,
-            run_timeout=options.default_timeout,
+            compile_timeout=options.compile_timeout or seconds,
+            run_timeout=seconds,
             memory_limit_MB=options.memory_limit_mb,
             files=files,
             fetch_files=options.fetch_files,
         )
+
+    def _seconds(self, given: Any) -> float:
+        if given is None:
+            return self.options.default_timeout
+        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= LONGEST_SECONDS:
+            raise ArgumentsError(
+                f"Bad arguments for the tool {NAME!r}: 'timeout': expected seconds, more than 0 and at most "
+                f"{LONGEST_SECONDS:g} (got {given!r:.40})."
+            )
+        return float(given)
 
     def _language(self, given: Any) -> str:
         name = self.options.default_language if given is None else given

@@ -1,9 +1,12 @@
 """Lets the user's files import `verl` and `ray` as they stand, where neither is installed.
 
-| a file imports | it gets, the first that is there |
+| a file imports | it gets the first that can be imported |
 |---|---|
 | `verl.a.b` | `verl/a/b.py` below `python_path` or the current folder; the installed verl's; this package's stand-in |
 | `ray`, while the file is loaded | the installed one; `toolrl_plugin_verl.ray` |
+
+A clone of verl rarely can be imported whole: it asks for tensordict and for an older transformers. A module of it whose
+imports fail is replaced by its stand-in, one by one; all others run as they are.
 
 `find_class` gives the class of a tool YAML's `class_name`: verl's `Gsm8kTool`, `Geo3kTool`, `SearchTool` and
 `SandboxFusionTool` are those of this package, unless the user has a file of that name.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,14 +24,16 @@ from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from toolrl.errors import ConfigError
-from toolrl_common.user_classes import TRACEBACK, import_errors
+from toolrl_common import user_classes
+from toolrl_common.user_classes import import_errors
 
 _PACKAGE = __name__.rpartition(".")[0]
 _HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with entries of __path__
 _RAY = ("ray", "ray.actor")
+_log = logging.getLogger(__name__)
 STAND_INS = (
     "verl.tools.gsm8k_tool.Gsm8kTool",
     "verl.tools.geo3k_tool.Geo3kTool",
@@ -54,9 +60,26 @@ def user_imports(python_path: Sequence[str] | None = None) -> Iterator[None]:
         yield
     finally:
         _finder.loading -= 1
+        if "ray" in sys.modules:
+            from toolrl_plugin_verl.ray_workers import reach_workers
+
+            reach_workers()
         for name in _RAY:
             if getattr(sys.modules.get(name), "__name__", "").startswith(_PACKAGE):
                 del sys.modules[name]
+
+
+def folders() -> tuple[str, ...]:
+    """Folders in which the user's modules are looked for."""
+    return tuple(_finder.folders)
+
+
+def is_users(name: str, file: str | None) -> bool:
+    """True for a module of verl's name, one below `folders()`, and one that was run by its path."""
+    if name.partition(".")[0] == "verl" or name.startswith(user_classes.BY_PATH):
+        return True
+    own = own_spec(name, folders()) if file is not None else None
+    return own is not None and own.origin == file
 
 
 def search_folders(python_path: Sequence[str]) -> list[str]:
@@ -87,8 +110,18 @@ class _VerlFinder(MetaPathFinder, Loader):
     loading = 0
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        if name.partition(".")[0] != "verl" and not (self.loading and name in _RAY):
+        of_verl = name.partition(".")[0] == "verl"
+        if not of_verl and not (self.loading and name in _RAY):
             return None
+        found, other = self._real(name, path, target), stand_in(name)
+        if found is None:
+            return ModuleSpec(name, self) if other else None
+        if of_verl and other and found.loader is not None and found.origin is not None:  # Not a namespace.
+            found.loader = _OrStandIn(found.loader, other)
+        return found
+
+    def _real(self, name: str, path: Sequence[str] | None, target: Any) -> ModuleSpec | None:
+        """The user's own module, or the installed one."""
         own = own_spec(name, self.folders)
         if own is not None and own.submodule_search_locations is None:
             return own
@@ -97,10 +130,57 @@ class _VerlFinder(MetaPathFinder, Loader):
                 found = None if finder is self else finder.find_spec(name, path, target)
                 if found is not None:
                     return found
-        return own or (ModuleSpec(name, self) if stand_in(name) else None)
+        return own
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(stand_in(module.__name__) or _PACKAGE)
+
+
+class _OrStandIn(Loader):
+    """Runs a module of verl; its stand-in takes its place where its own imports fail.
+
+    A package keeps its folder, so that its other modules are found, and gets the names of the stand-in.
+    """
+
+    warned: ClassVar[set[str]] = set()
+
+    def __init__(self, loader: Any, stand_in: str) -> None:
+        self._loader, self._stand_in = loader, stand_in
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        is_package = hasattr(module, "__path__")
+        try:
+            self._loader.exec_module(module)
+        except Exception as error:
+            # In a module, anything else is a mistake of its own, as is a name or a module that verl doesn't have.
+            absent = error.name or "" if isinstance(error, ImportError) else "verl"
+            if not is_package and absent.partition(".")[0] == "verl":
+                raise
+            self._tell(module, error, logging.INFO if is_package else logging.WARNING)
+        else:
+            return
+        other = importlib.import_module(self._stand_in)
+        if is_package:
+            for name, value in vars(other).items():
+                submodule = isinstance(value, ModuleType) and value.__name__ == f"{self._stand_in}.{name}"
+                if not name.startswith("__") and not submodule:
+                    vars(module).setdefault(name, value)
+        else:
+            sys.modules[module.__name__] = other
+
+    def _tell(self, module: ModuleType, error: Exception, level: int) -> None:
+        file = str(module.__file__)
+        if file not in self.warned:
+            self.warned.add(file)
+            reason = f"{type(error).__name__}: {error}"
+            _log.log(level, "%s can't be imported (%s); toolrl's stand-in is used", file, reason)
 
 
 def _is_stale(name: str, module: ModuleType) -> bool:
@@ -151,11 +231,14 @@ def _imported(class_name: str, module_name: str, python_path: Sequence[str], pla
         return importlib.import_module(module_name)
 
 
-def import_hint(error: BaseException, module_name: str = "") -> str:
+def import_hint(error: BaseException, module_name: str = "") -> str | None:
     """What to do about a file of the user's that can't be imported."""
-    missing = getattr(error, "name", None) if isinstance(error, ImportError) else None
-    if not isinstance(missing, str) or not isinstance(error, ModuleNotFoundError):
-        return TRACEBACK
+    missing = error.name if isinstance(error, ImportError) else None
+    if missing and missing.startswith(_PACKAGE):
+        upstream = missing.replace(_PACKAGE, "verl", 1)
+        return f"toolrl's stand-in for {upstream} lacks what the file imports: install verl, or take the import out."
+    if not missing or not isinstance(error, ModuleNotFoundError):
+        return user_classes.import_hint(error)
     if missing.partition(".")[0] == "verl":
         return (
             f"toolrl has no stand-in for {missing}: install verl, or take the import out. Of verl's own classes there "
@@ -163,4 +246,4 @@ def import_hint(error: BaseException, module_name: str = "") -> str:
         )
     if module_name.startswith(missing):
         return "Add the folder that it is in to the option `python_path`."
-    return f"Install what the file imports, {missing!r}, or add the folder that it is in to `python_path`."
+    return f"{user_classes.import_hint(error)} The option `python_path` adds folders."

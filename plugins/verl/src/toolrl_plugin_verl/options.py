@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, model_validator
 
 from toolrl.builtin.rows import find_files
 from toolrl.config.model import Config
 from toolrl.errors import DataError, RewardError
 from toolrl.types import Task
+from toolrl_common.other_plugins import options_of_plugin
 from toolrl_common.references import kept
 from toolrl_plugin_verl.imports import check_module
 from toolrl_plugin_verl.tool_yaml import read_tool_yaml
+
+DELEGATED = {"search_r1": "search/search_r1", "sandbox_fusion": "sandbox-fusion/sandbox_fusion"}
+"""Scorers that are rewards of other plugins."""
 
 
 class VerlDatasetOptions(BaseModel, extra="forbid"):
@@ -123,6 +128,8 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
         None, description="For the data sources codecontests, apps, codeforces and taco."
     )
     timeout: float = Field(5.0, gt=0, description="Seconds that mathruler may take for one answer.")
+    _others: dict[str, Any] = PrivateAttr(default_factory=dict)
+    """Options of the scorers of other plugins."""
 
     @model_validator(mode="after")
     def _one_way(self) -> VerlRewardOptions:
@@ -137,10 +144,37 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
         check_file("path", self.path)
 
     def check_task(self, task: Task) -> None:
-        """Raises RewardError for a task that has no ground truth, or a data source that nothing scores. A function of
-        the user's may score any."""
-        if self.path is None:
-            self.scorer(task)
+        """Raises RewardError for a task that has no ground truth, or a data source that nothing scores; whatever the
+        scorer of another plugin raises. A function of the user's may score any."""
+        if self.path is not None:
+            return
+        scorer = self.scorer(task)
+        if scorer in DELEGATED:
+            if scorer not in self._others:
+                self._others[scorer] = options_of_plugin("rewards", *self.delegate(scorer))
+            self._others[scorer].check_task(adapted(task, scorer))
+
+    def delegate(self, scorer: str) -> tuple[str, dict[str, Any], Callable[[str], RewardError]]:
+        """The name of another plugin's reward, its options, and the error where it isn't installed. Raises RewardError
+        where they lack something."""
+        name = DELEGATED[scorer]
+        plugin, options = name.partition("/")[0], dict[str, Any]()
+        if scorer == "sandbox_fusion":
+            if self.sandbox_fusion is None:
+                raise RewardError(
+                    "programs are scored in a sandbox, and the option `sandbox_fusion` names none",
+                    hint="Add `sandbox_fusion: {url: …}` to the reward's options.",
+                )
+            given = self.sandbox_fusion.model_dump(exclude={"url"})
+            options = {**given, "sandbox_fusion_url": self.sandbox_fusion.url, "continuous": True}
+
+        def missing(message: str) -> RewardError:
+            return RewardError(
+                f"the scorer {scorer!r} is the reward {name!r} of the plugin {plugin!r}: {message}",
+                hint=f"pip install toolrl-plugin-{plugin}, or give a function of your own by `path`.",
+            )
+
+        return name, options, missing
 
     def scorer(self, task: Task) -> str:
         """The name of what scores a task by its data source. Raises RewardError."""
@@ -157,6 +191,13 @@ class VerlRewardOptions(BaseModel, extra="forbid"):
         if answer is None or (isinstance(answer, float) and answer != answer):  # NaN is an empty cell
             raise RewardError(f"task {task.id!r} has no reward_model.ground_truth to compare with (got {answer!r:.80})")
         return found
+
+
+def adapted(task: Task, scorer: str) -> Task:
+    """The task with its answer in the form that the other plugin's reward reads."""
+    if scorer == "search_r1" and isinstance(task.answer, Mapping) and "target" in task.answer:
+        return replace(task, answer=task.answer["target"])
+    return task
 
 
 class VerlDumpOptions(BaseModel, extra="forbid"):

@@ -28,7 +28,7 @@ from toolrl_common.other_plugins import build_of_plugin
 from toolrl_plugin_verl.adapter import EXTRA_FIELDS, REWARD_SCORES
 from toolrl_plugin_verl.dump import response_text
 from toolrl_plugin_verl.functions import run_file
-from toolrl_plugin_verl.options import VerlRewardOptions
+from toolrl_plugin_verl.options import DELEGATED, VerlRewardOptions, adapted
 from toolrl_plugin_verl.results import TOOL_REWARD, metrics_of
 from toolrl_plugin_verl.utils.reward_score import geo3k
 from toolrl_plugin_verl.utils.reward_score.default import score_as
@@ -67,8 +67,8 @@ class VerlReward:
             return await self._by_function(episode, text)
         self._sources.add(str(episode.task.extra.get("data_source")))
         scorer = self._options.scorer(episode.task)
-        if scorer in ("search_r1", "sandbox_fusion"):
-            return await self._delegate(scorer).score(_adapted(episode, scorer))
+        if scorer in DELEGATED:
+            return await self._delegate(scorer).score(replace(episode, task=adapted(episode.task, scorer)))
         return await _GRADING.submit(self._by_scorer, scorer, text, episode.task.answer)
 
     async def start(self) -> None:
@@ -95,28 +95,11 @@ class VerlReward:
     # Rewards of other plugins.
 
     def _delegate(self, scorer: str) -> Reward:
-        if scorer in self._delegates:
-            return self._delegates[scorer]
-        name = "search/search_r1" if scorer == "search_r1" else "sandbox-fusion/sandbox_fusion"
-        plugin, options = name.partition("/")[0], dict[str, Any]()
-        if scorer == "sandbox_fusion":
-            sandbox = self._options.sandbox_fusion
-            if sandbox is None:
-                raise RewardError(
-                    "programs are scored in a sandbox, and the option `sandbox_fusion` names none",
-                    hint="Add `sandbox_fusion: {url: …}` to the reward's options.",
-                )
-            options = {**sandbox.model_dump(exclude={"url"}), "sandbox_fusion_url": sandbox.url, "continuous": True}
-
-        def missing(message: str) -> RewardError:
-            return RewardError(
-                f"the scorer {scorer!r} is the reward {name!r} of the plugin {plugin!r}: {message}",
-                hint=f"pip install toolrl-plugin-{plugin}, or give a function of your own by `path`.",
-            )
-
-        built: Reward = build_of_plugin("rewards", name, options, self._context, self._context.where, missing)
-        self._delegates[scorer] = built
-        return built
+        if scorer not in self._delegates:
+            name, options, missing = self._options.delegate(scorer)
+            built: Reward = build_of_plugin("rewards", name, options, self._context, self._context.where, missing)
+            self._delegates[scorer] = built
+        return self._delegates[scorer]
 
     # A function of the user's.
 
@@ -185,11 +168,3 @@ def _as_score(result: Any, name: str) -> Score:
     else:
         metrics.pop("correct", None)
     return Score(value, metrics=metrics)
-
-
-def _adapted(episode: Episode, scorer: str) -> Episode:
-    """The episode with its answer in the form that the other plugin's reward reads."""
-    answer = episode.task.answer
-    if scorer == "search_r1" and isinstance(answer, Mapping) and "target" in answer:
-        return replace(episode, task=replace(episode.task, answer=answer["target"]))
-    return episode
