@@ -37,18 +37,24 @@ def test_a_file_imports_its_neighbours(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reference", "says"),
+    ("text", "reference", "says", "hint"),
     [
-        ("", "user_broken:X", "has no 'X'"),
-        ("import sys; sys.exit(3)", "user_broken.py:X", "can't be imported: SystemExit: 3"),
-        ("1 / 0", "user_broken:X", "can't be imported: ZeroDivisionError"),
-        ("", "user_nowhere.py:X", "there is no Python file"),
-        ("", "user_nowhere:X", "No module named 'user_nowhere'"),
+        ("", "user_broken:X", "has no 'X'", ""),
+        ("import sys; sys.exit(3)", "user_broken.py:X", "can't be imported: SystemExit: 3", "line 1"),
+        ("\n1 / 0", "user_broken:X", "can't be imported: ZeroDivisionError", "user_broken.py, line 2: 1 / 0"),
+        ("import json\njson.loads('')", "user_broken:X", "JSONDecodeError", "user_broken.py, line 2"),
+        ("def f(:", "user_broken:X", "SyntaxError: .*line 1", ""),
+        ("import qwen_agent.nothing", "user_broken.py:X", "No module named 'qwen_agent", "pip install qwen-agent"),
+        ("import user_absent", "user_broken.py:X", "No module named 'user_absent'", "the module 'user_absent' is in"),
+        ("", "user_nowhere.py:X", "there is no Python file", ""),
+        ("", "user_nowhere:X", "No module named 'user_nowhere'", "'user_nowhere'"),
     ],
 )
-def test_what_can_not_be_loaded_is_told(folder: Path, text: str, reference: str, says: str) -> None:
+def test_what_can_not_be_loaded_is_told(folder: Path, text: str, reference: str, says: str, hint: str) -> None:
     (folder / "user_broken.py").write_text(text)
     with pytest.raises(ConfigError, match=says) as caught:
         load_object(reference, "tools[0]")
     assert caught.value.where == "tools[0]"
+    assert hint in (caught.value.hint or "")
+    assert "…" not in (caught.value.hint or "")
     assert "_toolrl_user_" not in " ".join(name for name in sys.modules if "broken" in name)

@@ -54,6 +54,32 @@ def test_a_tool_of_the_guides_runs_in_a_worker_without_verl(make_toolset: Make, 
     assert "About toolrl" in played.results[0].text
 
 
+def test_a_file_that_is_run_by_its_path_reaches_a_worker(make_toolset: Make) -> None:
+    functions = """
+import ray
+from verl.tools.function_tool import function_tool
+
+
+class Doubler:
+    def double(self, number):
+        return 2 * number
+
+
+@function_tool
+def double(number: int) -> str:
+    \"\"\"Doubles.
+
+    Args:
+        number: The number
+    \"\"\"
+    worker = ray.remote(Doubler).options(num_cpus=0).remote()
+    return str(ray.get(worker.double.remote(number)))
+"""
+    assert [result.text for result in play(make_toolset(functions=functions), ("double", {"number": 4})).results] == [
+        "8"
+    ]
+
+
 def test_what_a_worker_raises_is_one_line_for_the_model(
     make_toolset: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,7 +16,7 @@ from toolrl.errors import ConfigError, ToolError
 from toolrl.protocols import BuildContext
 from toolrl.tools import Tool
 from toolrl.types import Markers, ToolSpec
-from toolrl_common.user_classes import load_object
+from toolrl_common.user_classes import import_hint, load_object
 from toolrl_plugin_areal.options import ArealToolOptions
 from toolrl_plugin_tir.syntax import ARGUMENTS
 
@@ -85,7 +85,7 @@ class ArealTool(Tool):
             return self._class(timeout=self.options.timeout, **self.options.kwargs)
         except Exception as error:
             problem = f"{self.options.target!r} can't be made: {type(error).__name__}: {error}"
-            raise ConfigError(problem, where=self._where) from error
+            raise ConfigError(problem, where=self._where, hint=import_hint(error)) from error
 
     def _parsed(self, tool: Any, parameters: Any) -> dict[str, Any]:
         """What the tool itself reads from the call's text, markers included."""

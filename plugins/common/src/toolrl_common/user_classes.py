@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from toolrl.errors import ConfigError
 
 BY_PATH = "_toolrl_user_"
 """Prefix of the names of modules that were run by their path."""
+_OURS = re.compile(r"[/\\]toolrl_(common|plugin_\w+)[/\\]")
+_LIBRARY = re.compile(rf"-packages[/\\]|^{re.escape(str(Path(traceback.__file__).parent))}")
 _PACKAGES = {
     "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "qwen_agent": "qwen-agent",
     "qwen_vl_utils": "qwen-vl-utils", "sklearn": "scikit-learn", "yaml": "PyYAML",
@@ -120,9 +123,10 @@ def import_hint(error: BaseException) -> str | None:
             return f"Install the package of {top!r}: pip install {_PACKAGES[top]}"
         return f"Install the package that the module {missing!r} is in, or start in the folder that holds it."
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    if not frames or frames[-1].filename in (__file__, importlib.util.__file__):
-        return None
-    return f"Look at {frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line}"
+    if not frames or _OURS.search(frames[-1].filename):
+        return None  # The message says it all.
+    last = next((frame for frame in reversed(frames) if not _LIBRARY.search(frame.filename)), frames[-1])
+    return f"Look at {last.filename}, line {last.lineno}: {last.line}"
 
 
 def _loaded_by_path(name: str) -> ModuleType | None:

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from toolrl.errors import ConfigError
-from toolrl_common.user_classes import accepted
+from toolrl_common.user_classes import accepted, import_hint
 from toolrl_plugin_rlfactory.loading import load_class, manager_class
 from toolrl_plugin_rlfactory.managers import ManagerConfig, ToolManager
 from toolrl_plugin_rlfactory.options import EnvOptions
@@ -217,7 +217,8 @@ def _built(cls: Any, config: Any, name: str, where: str | None) -> Env:
     except ConfigError as error:
         raise ConfigError(error.problems, where=where, hint=error.hint) from None
     except Exception as error:
-        raise ConfigError(f"{name!r} can't be made: {type(error).__name__}: {error}", where=where) from error
+        problem = f"{name!r} can't be made: {type(error).__name__}: {error}"
+        raise ConfigError(problem, where=where, hint=import_hint(error)) from error
     if not hasattr(env, "tool_manager"):
         raise ConfigError(f"{name!r} has no tool_manager", where=where, hint="Call super().__init__(config) in it.")
     return env

@@ -14,25 +14,30 @@ imports fail is replaced by its stand-in, one by one; all others run as they are
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 from toolrl.errors import ConfigError
 from toolrl_common import user_classes
 from toolrl_common.user_classes import import_errors
+from toolrl_plugin_verl.ray_workers import Reduced, reach_workers
 
 _PACKAGE = __name__.rpartition(".")[0]
 _HERE = os.path.dirname(__file__)  # noqa: PTH120 - compared with entries of __path__
 _RAY = ("ray", "ray.actor")
+_lock = threading.RLock()
 _log = logging.getLogger(__name__)
 STAND_INS = (
     "verl.tools.gsm8k_tool.Gsm8kTool",
@@ -60,26 +65,10 @@ def user_imports(python_path: Sequence[str] | None = None) -> Iterator[None]:
         yield
     finally:
         _finder.loading -= 1
-        if "ray" in sys.modules:
-            from toolrl_plugin_verl.ray_workers import reach_workers
-
-            reach_workers()
+        reach_workers(_for_worker)
         for name in _RAY:
             if getattr(sys.modules.get(name), "__name__", "").startswith(_PACKAGE):
                 del sys.modules[name]
-
-
-def folders() -> tuple[str, ...]:
-    """Folders in which the user's modules are looked for."""
-    return tuple(_finder.folders)
-
-
-def is_users(name: str, file: str | None) -> bool:
-    """True for a module of verl's name, one below `folders()`, and one that was run by its path."""
-    if name.partition(".")[0] == "verl" or name.startswith(user_classes.BY_PATH):
-        return True
-    own = own_spec(name, folders()) if file is not None else None
-    return own is not None and own.origin == file
 
 
 def search_folders(python_path: Sequence[str]) -> list[str]:
@@ -247,3 +236,45 @@ def import_hint(error: BaseException, module_name: str = "") -> str | None:
     if module_name.startswith(missing):
         return "Add the folder that it is in to the option `python_path`."
     return f"{user_classes.import_hint(error)} The option `python_path` adds folders."
+
+
+# The user's modules in Ray's workers.
+
+
+def _for_worker(obj: Any) -> Reduced | None:
+    """How a worker gets an object of one of the user's modules; None for any other, and for what has no name there."""
+    name = obj.__name__ if isinstance(obj, ModuleType) else getattr(obj, "__module__", None)
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    file = getattr(module, "__file__", None)
+    if module is None or name is None or not _is_users(name, file):
+        return None
+    qualname = "" if obj is module else obj.__qualname__
+    try:
+        there = _found(module, qualname) is obj
+    except AttributeError:
+        return None
+    return (load_in_worker, (name, qualname, tuple(_finder.folders), file)) if there else None
+
+
+def _is_users(name: str, file: str | None) -> bool:
+    """True for a module of verl's name, one below the folders, and one that was run by its path."""
+    if name.partition(".")[0] == "verl" or name.startswith(user_classes.BY_PATH):
+        return True
+    own = own_spec(name, _finder.folders) if file is not None else None
+    return own is not None and own.origin == file
+
+
+def load_in_worker(name: str, qualname: str, folders: Sequence[str], file: str | None) -> Any:
+    """The object of that name. A worker imports its module for it."""
+    module = sys.modules.get(name)
+    if module is None:
+        with _lock, user_imports(folders):
+            if file is not None and name.startswith(user_classes.BY_PATH):
+                module = user_classes.run_file(Path(file), name, once=False)
+            else:
+                module = importlib.import_module(name)
+    return _found(module, qualname)
+
+
+def _found(module: Any, qualname: str) -> Any:
+    return functools.reduce(getattr, qualname.split("."), module) if qualname else module

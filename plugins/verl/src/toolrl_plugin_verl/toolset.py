@@ -24,7 +24,7 @@ from toolrl_common.other_plugins import build_of_plugin
 from toolrl_common.references import from_environ
 from toolrl_plugin_verl.adapter import LoopThread, VerlTool
 from toolrl_plugin_verl.functions import as_tool, load_functions
-from toolrl_plugin_verl.imports import find_class, own_file
+from toolrl_plugin_verl.imports import find_class, import_hint, own_file
 from toolrl_plugin_verl.options import VerlToolOptions
 from toolrl_plugin_verl.tool_yaml import ToolYamlEntry, read_tool_yaml
 from toolrl_plugin_verl.tools.schemas import OpenAIFunctionToolSchema
@@ -107,7 +107,8 @@ class VerlToolset:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a tool's constructor raises
             reason = self._hidden(f"{type(error).__name__}: {error}")
-            raise ToolsetError(f"{entry.class_name} can't be made: {reason}", where=entry.place) from None
+            hint = self._hidden(import_hint(error) or "") or None
+            raise ToolsetError(f"{entry.class_name} can't be made: {reason}", where=entry.place, hint=hint) from None
 
     def _is_native(self, entry: ToolYamlEntry) -> bool:
         """Also true where the user has a file of their own for verl's class."""
