@@ -312,10 +312,18 @@ def test_lora_is_carried_over() -> None:
 
 def test_what_changes_learning_is_told_first() -> None:
     actor = {"reward_norm": {"mean_level": "group", "std_level": "group"}, "adv_norm": {"std_level": "batch"},
-             "kl_estimator": "k2", "kl_ctl": 0.1, "prox_logp_method": "loglinear", "disable_dropout": True}  # fmt: skip
+             "kl_estimator": "k2", "kl_ctl": 0.1, "prox_logp_method": "loglinear", "disable_dropout": True,
+             "temperature": 0.5}  # fmt: skip
     tree = {"actor": actor, "gconfig": {"n_samples": 4, "greedy": True}, "ref": {"path": "x"}, "dynamic_bs": True}
     _, report = converted({**tree, "sglang": {"dtype": "bfloat16"}, "cluster": {"n_nodes": 2}, "surprise": 1})
-    keys = {"actor.adv_norm", "actor.kl_estimator", "actor.prox_logp_method", "gconfig.greedy", "dynamic_bs"}
+    keys = {
+        "actor.adv_norm",
+        "actor.kl_estimator",
+        "actor.prox_logp_method",
+        "gconfig.greedy",
+        "dynamic_bs",
+        "actor.temperature",
+    }
     keys.add("surprise")  # What nobody knows may change anything.
     assert set(report.learned) == keys
 

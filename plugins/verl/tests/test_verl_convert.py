@@ -205,6 +205,7 @@ TEACHER = "distillation.teacher_models"
     ("overrides", "key", "hint"),
     [
         (["algorithm.adv_estimator=remax"], "algorithm.adv_estimator", "adv_estimator=grpo"),
+        (["reward_model.model.beta_train=0.05"], "reward_model.model.beta_train", "main_ppo"),
         (["ACTOR.policy_loss.loss_mode=kl_cov"], "ACTOR.policy_loss.loss_mode", "loss_mode=vanilla"),
         (
             ["distillation.enabled=True", f"{DISTILL}.loss_mode=forward_kl_topk"],

@@ -120,6 +120,7 @@ def test_what_a_script_leaves_open_is_told(tmp_path: Path) -> None:
         ("run.sh", "echo hi\n", "nothing calls main_ppo"),
         ("none.sh", None, "can't be read"),
         ("a.yaml", "[1]", "a config is a mapping"),
+        ("sft.yaml", "model: {path: x}\noptim: {lr: 1e-5}\ndata: {train_files: y}\n", "SFT"),
     ],
 )
 def test_what_is_no_config_is_refused(name: str, text: str | None, message: str, tmp_path: Path) -> None:

@@ -110,14 +110,14 @@ def _rollout(settings: ArealConversion) -> dict[str, Any]:
     if uses_tools(settings):
         longest = settings.whole("tir.max_length", least=2)
         limits = {"max_turn_tokens": min(turn, longest), "max_episode_tokens": longest}
-    for key in ("actor.temperature", "gconfig.temperature"):  # The first names the second.
-        settings.get(key)
     rollout = settings.numbers(
         Number("temperature", ("gconfig.temperature",), least=SMALLEST),
         Number("top_p", ("gconfig.top_p",), least=SMALLEST, most=1.0, below=1.0),
         Number("top_k", ("gconfig.top_k",), least=-1, whole=True, above=0, below=_NO_LIMIT),
         count("concurrency", "rollout.max_concurrent_rollouts", default=0),
     )
+    if settings.get("actor.temperature") not in (None, settings.get("gconfig.temperature")):
+        settings.lose("actor.temperature", "tokens are trained at the temperature they are sampled at", learned=True)
     if settings.flag("gconfig.greedy"):
         settings.lose("gconfig.greedy", "training samples at the rollout's temperature")
     return {**limits, **rollout, **_staleness(settings)}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from toolrl.errors import ConfigError
 from toolrl_common.conversion import Conversion, ConvertCommand, Reading, merged, read_script, read_text
 from toolrl_plugin_verl.convert.learning import LEARNING
 from toolrl_plugin_verl.convert.mapping import convert
@@ -117,13 +118,16 @@ class VerlConvert(ConvertCommand):
 
 
 def read(path: str, overrides: Sequence[str]) -> Reading:
-    """What a YAML or a start script holds, with further overrides. Raises ConfigError."""
+    """Read a YAML or a start script, with further overrides. Raises ConfigError."""
     text, reading = read_text(path, "Give verl's YAML or a start script."), Reading(Path(path).parent)
     if Path(path).suffix in (".yaml", ".yml"):
         reading.tree = _composed(path, text, reading)
     else:
         _take_script(path, text, reading)
     _take_arguments(overrides, reading)
+    if "model" in reading.tree and "actor_rollout_ref" not in reading.tree:
+        why = "the config has `model` and no `actor_rollout_ref`, so it is one of fine-tuning (SFT) or generation"
+        raise ConfigError(why, where=path, hint="`toolrl sft` and `toolrl rollout` do that.")
     return reading
 
 

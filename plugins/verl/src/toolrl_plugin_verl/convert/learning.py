@@ -34,6 +34,15 @@ _EXTRA = r"moe_aux_loss|moe_z_loss|freeze_moe_router"
 LEARNING = re.compile(rf"^(?!.*(?:{_SPEED}))(?:{'|'.join(_LEARNED)})|tool_config_path|{_EXTRA}")
 """Keys of settings that change what is learned."""
 
+OTHERS = {
+    "reward_model.model.beta_train": "the config trains a reward model beside the policy (PRIME)",
+    "actor_rollout_ref.actor.dpo_beta": "the config trains on pairs of answers (DPO)",
+    "actor_rollout_ref.actor.sppo_eta": "toolrl doesn't have the loss of SPPO",
+    "actor_rollout_ref.actor.gvpo_beta": "toolrl doesn't have the loss of GVPO",
+    "actor_rollout_ref.teacher.server_ip": "the config distills from a server; `algorithm.distillation` does that here",
+}
+"""Settings of verl's recipes whose configs train something else, and what that is."""
+
 NOTES = {
     "actor_rollout_ref.rollout.multi_turn.interaction_config_path": "no simulated user answers here: write a toolset "
     "whose session has `respond`",

@@ -17,7 +17,7 @@ from toolrl_common.conversion import (
 )
 from toolrl_plugin_verl.convert.algorithm import LENGTH, algorithm
 from toolrl_plugin_verl.convert.environment import environment
-from toolrl_plugin_verl.convert.learning import NOTES
+from toolrl_plugin_verl.convert.learning import NOTES, OTHERS
 
 _ACTOR = "actor_rollout_ref.actor"
 _OPTIM = f"{_ACTOR}.optim"
@@ -29,7 +29,11 @@ _COLUMNS = ("prompt_key", "image_key", "video_key", "reward_fn_key")
 def convert(
     settings: Conversion, environment_of: Callable[[Conversion], dict[str, Any]] | None = None
 ) -> tuple[dict[str, Any], Conversion]:
-    """The config, and the conversion with its notes. Forks of verl have an `environment_of` their own."""
+    """Convert all sections. Forks of verl have an `environment_of` their own. Raises ConfigError for a config that
+    trains something else."""
+    for key, problem in OTHERS.items():
+        if settings.get(key) is not None:
+            settings.refuse(key, problem, "Configs of verl's own trainers can be converted: main_ppo, main_dapo.")
     config: dict[str, Any] = {
         "model": _model(settings),
         "data": _data(settings),
