@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
 import zipfile
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -56,13 +58,17 @@ def _needs_torch(folder: Path) -> bool:
     return any(need.replace(" ", "").startswith(HEAVY) for need in _project(folder)["dependencies"])
 
 
-def _siblings(folder: Path, *, extras: bool) -> list[Path]:
-    """The plugins of this repository that a plugin needs, for all that it can do where `extras` are wanted."""
-    project = _project(folder)
-    groups = [project["dependencies"], *(project.get("optional-dependencies", {}).values() if extras else ())]
-    needs = {re.match(r"[\w.-]+", need)[0] for group in groups for need in group}
-    found = [other for other in PLUGINS if _project(other)["name"] in needs]
-    return list(dict.fromkeys(it for other in found for it in (other, *_siblings(other, extras=False))))
+def _test_needs(folder: Path) -> tuple[str, ...]:
+    """Return what a plugin's tests need besides its dependencies: the group `test` of its pyproject.toml."""
+    project = nox.project.load_toml(folder / "pyproject.toml")
+    return nox.project.dependency_groups(project, "test") if "test" in project.get("dependency-groups", {}) else ()
+
+
+def _named(needs: Iterable[str]) -> list[Path]:
+    """Return the plugins of this repository among `needs`, and those that they require."""
+    names = {re.match(r"[\w.-]+", need)[0] for need in needs}
+    found = [other for other in PLUGINS if _project(other)["name"] in names]
+    return list(dict.fromkeys(it for other in found for it in (other, *_named(_project(other)["dependencies"]))))
 
 
 LIGHT = [folder for folder in PLUGINS if not _needs_torch(folder)]
@@ -74,16 +80,6 @@ OWN_SESSION = {"openenv", "verifiers"}
 """Plugins whose tests run in the session `older_mcp`: what they talk to needs other versions than the rest."""
 WITH_PLUGINS = ["core/tests/cli/test_cheap_mistakes.py", "core/tests/cli/test_new_plugin.py"]
 """Files of core's tests with some that skip where a plugin isn't installed: they run with everything, too."""
-LIBRARIES = {
-    "chat": ("transformers", "jinja2", "numpy", "pillow"),
-    "console": ("pyte>=0.8.2", "nbclient>=0.10", "ipykernel>=6.29"),
-    "gateway": ("openai>=3", "anthropic>=0.60"),
-    "qwen-agent": ("qwen-agent>=0.0.32", "soundfile", "numpy", "python-dateutil", "regex", "tqdm", "pillow"),
-    "reasoning-gym": ("reasoning-gym>=0.1.25",),
-    "transformers": ("peft>=0.21",),
-}
-"""What a plugin works without, and its own session tests it with; not for all, since these bring much along."""
-
 SITE = ("mkdocs>=1.6,<2", "mkdocs-material>=9.8,<10", "mkdocstrings[python]>=1.0,<2", "ruff>=0.17,<0.18")
 """What the docs' site is made with; ruff breaks the lines of long signatures."""
 
@@ -122,7 +118,8 @@ def _wheels(session: nox.Session, packages: list[Path]) -> list[Path]:
 def _install(session: nox.Session, *needs: str, packages: list[Path], extras: str = "") -> None:
     """Install wheels of `packages` with `needs`; torch and its like at the pinned versions."""
     if extras:  # which may name plugins of this repository
-        packages = list(dict.fromkeys([*packages, *_siblings(CORE, extras=True)]))
+        named = (need for needs in _project(CORE)["optional-dependencies"].values() for need in needs)
+        packages = list(dict.fromkeys([*packages, *_named(named)]))
     built = _wheels(session, packages)
     # Beside the plugin mcp that of verifiers comes without its library, which needs an older mcp.
     with_mcp = any(package.name == "mcp" for package in packages)
@@ -149,8 +146,8 @@ def tests(session: nox.Session) -> None:
     names = sorted({p.name for p in PLUGINS} - OWN_SESSION, key=lambda name: (name not in LONGEST, name))
     folders = ["tests", *(f"plugins/{name}/tests" for name in names), *WITH_PLUGINS]
     session.run(*PYTEST, *TWO, IN_ORDER, *folders, *session.posargs, env={"TOOLRL_WHEELS": str(WHEELS), **ONE_THREAD})
-    own = [f"plugin({folder.name})" for folder in LIGHT if folder.name in LIBRARIES]
-    for name in ("core", "contracts", *own, "older_mcp", "site", "lint", "types"):
+    rotation = runpy.run_path(str(ROOT / ".ci" / "rotation.py"))
+    for name in (*rotation["ALWAYS"], *rotation["this_landing"]()):
         session.notify(name)
 
 
@@ -165,12 +162,12 @@ def core(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("name", [nox.param(folder.name, id=folder.name) for folder in PLUGINS])
 def plugin(session: nox.Session, name: str) -> None:
-    """One plugin's tests, with its own and core's built wheels in a clean environment."""
+    """One plugin's tests, with built wheels of it and core, and what the group `test` of its pyproject.toml names."""
     folder = ROOT / "plugins" / name
-    extra = ["torch"] if _needs_torch(folder) else []
-    needs = (*TEST, *extra, *LIBRARIES.get(name, ()))
-    siblings = [it for other in DEFAULTS for it in _siblings(other, extras=False)] + _siblings(folder, extras=True)
-    _install(session, *needs, packages=[CORE, *DEFAULTS, folder, *siblings, *KIT])
+    needs = _test_needs(folder)
+    required = [need for part in (*DEFAULTS, folder) for need in _project(part)["dependencies"]]
+    others = [need for need in needs if not _named([need])]
+    _install(session, *TEST, *others, packages=[CORE, *DEFAULTS, folder, *_named([*required, *needs]), *KIT])
     session.run(*PYTEST, *TWO, f"plugins/{name}/tests", *session.posargs, env=ONE_THREAD)
 
 
@@ -179,7 +176,7 @@ def contracts(session: nox.Session) -> None:
     """The contract tests of each plugin without torch, in an environment that holds only what it requires."""
     _wheels(session, [CORE, *LIGHT, *KIT])
     packages = {
-        folder: _wheels(session, [CORE, folder, *_siblings(folder, extras=False), *KIT])
+        folder: _wheels(session, [CORE, folder, *_named(_project(folder)["dependencies"]), *KIT])
         for folder in LIGHT
         if (folder / "tests" / "test_contract.py").exists()
     }
@@ -291,6 +288,20 @@ def slow(session: nox.Session) -> None:
     folders = ["core/tests", "tests", *(f"plugins/{p.name}/tests" for p in PLUGINS)]
     session.run(*PYTEST, "-m", "slow", *folders, env={"TOOLRL_SLOW": "1", **ONE_THREAD})
     session.run("python", "tests/benchmarks/quickstart_seeds.py", *session.posargs)
+
+
+@nox.session
+def constraints(session: nox.Session) -> None:
+    """Check that constraints-cuda.txt can be installed with the plugins on each Python that the docs name, by metadata
+    alone. The library `verifiers` is left out: it needs an older mcp than vLLM does."""
+    session.install("uv>=0.9")
+    chosen = ["core[train,lora]", "plugins/vllm[cuda]", "plugins/reasoning-gym[library]"]
+    chosen += [f"plugins/{it.name}" for it in PLUGINS if it.name not in ("vllm", "reasoning-gym", "verifiers")]
+    wanted = Path(session.create_tmp()) / "wanted.txt"
+    wanted.write_text("".join(f"{ROOT / name}\n" for name in chosen))
+    common = ("--python-platform", "x86_64-manylinux_2_28", "-c", ".ci/constraints-cuda.txt", str(wanted))
+    for python in ("3.11", "3.12"):
+        session.run("uv", "pip", "compile", "-q", "--python-version", python, *common, silent=True)
 
 
 @nox.session

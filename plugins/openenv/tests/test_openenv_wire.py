@@ -128,6 +128,7 @@ def test_options_that_are_refused(model: Any, given_: dict[str, Any], said: str)
 
 
 def test_the_option_replay_of_older_configs_has_no_effect() -> None:
+    pytest.importorskip("toolrl_plugin_torch", reason="a whole config needs a trainer; `nox -s older_mcp` has one")
     tools = [{"use": "openenv", "options": {"url": "http://h", "reconnect": {"replay": True, "attempts": 3}}}]
     data = {"train": {"use": "jsonl", "options": {"path": "rows.jsonl"}}}
     config = check_config({"model": {"path": "m"}, "data": data, "environments": {"default": {"tools": tools}}}).config

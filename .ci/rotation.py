@@ -1,0 +1,77 @@
+"""Picks the sessions of `nox` that continuous integration runs beside its fixed ones, in turns.
+
+`python .ci/rotation.py` prints the sessions of this commit and of the ones after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+ALWAYS = ("core", "contracts", "older_mcp", "site", "lint", "types")
+"""Sessions that follow `tests` every time."""
+LEFT_OUT = {
+    "slow": "hours",
+    "harnesses": "the newest packages of others",
+    "bench": "measures",
+    "quickstart": "trains; `tests` runs a short one",
+    "vllm": "several gigabytes",
+    "cuda_contract": "several gigabytes",
+    "gpu": "needs a GPU",
+    "gpu_measure": "needs a GPU",
+}
+"""Sessions that continuous integration never runs, and why."""
+BUDGET = 300
+"""Seconds for the sessions of one turn on two cores; a session that takes longer has a turn of its own."""
+SECONDS = {"docs": 120, "release": 150, "constraints": 60}
+"""Estimates in seconds: the sessions of the rotation that aren't a plugin's, and plugins that take long."""
+DEFAULT = 60
+"""Estimate for a plugin that isn't in the table."""
+
+
+def sessions(root: Path = ROOT) -> dict[str, int]:
+    """Return every session of the rotation with its estimate; a new plugin is in it without an edit here."""
+    plugins = sorted(f"plugin({path.parent.name})" for path in root.glob("plugins/*/pyproject.toml"))
+    return {name: SECONDS.get(name, DEFAULT) for name in dict.fromkeys([*plugins, *SECONDS])}
+
+
+def turns(estimates: dict[str, int]) -> list[list[str]]:
+    """Divide the sessions into turns of at most BUDGET seconds: each goes, longest first, where it fits."""
+    filled: list[tuple[int, list[str]]] = []
+    for name in sorted(estimates, key=lambda name: (-estimates[name], name)):
+        for place, (seconds, names) in enumerate(filled):
+            if seconds + estimates[name] <= BUDGET:
+                filled[place] = (seconds + estimates[name], [*names, name])
+                break
+        else:
+            filled.append((estimates[name], [name]))
+    return [names for _, names in filled]
+
+
+def number(root: Path = ROOT) -> int:
+    """Return the count of commits, so that turns follow each other; without the history, a digest of the files."""
+    git = ("git", "-C", str(root), "rev-list", "--count", "HEAD")
+    try:
+        counted = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # git isn't installed
+        counted = ""
+    if counted.isdigit() and int(counted) > 1:  # a shallow clone has one
+        return int(counted)
+    files = sorted(path for folder in ("core", "plugins", "tests") for path in (root / folder).rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
+    return int.from_bytes(digest[:8], "big")
+
+
+def this_landing(root: Path = ROOT) -> list[str]:
+    """Return the sessions whose turn it is at this commit."""
+    every = turns(sessions(root))
+    return every[number(root) % len(every)]
+
+
+if __name__ == "__main__":
+    every, start = turns(sessions()), number()
+    for ahead in range(len(every)):
+        print(f"+{ahead}", *every[(start + ahead) % len(every)])
