@@ -3,7 +3,8 @@
     tools       a function with type hints, with or without `@tool`, a `Tool` class, a toolset
     rewards     a function of an episode that returns a number, a `Score`, or whether the answer is correct; an object
                 that follows `Reward`
-    data        a list of dicts, a `datasets.Dataset`, a data frame or an Arrow table, a list of `Task`
+    data        a list of dicts, a `datasets.Dataset`, a data frame or an Arrow table, a list of `Task`; a list of these
+                mixes them, as does a list of dicts with `use`: {"use": rows, "share": 2.0}
     all others  an object that follows the protocol of its kind, or a class or factory `(options, context)`
 
 The objects become components of a plugin `python-objects` that belongs to the run alone.
@@ -13,14 +14,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
 
 from toolrl.builtin.datasets import FileDataset
-from toolrl.builtin.given_rows import HINT, check_not_splits, given_rows
+from toolrl.builtin.given_rows import HINT, check_not_splits, given_rows, has_rows
 from toolrl.builtin.options import FieldMapping, Options
 from toolrl.builtin.rows import FileRows, JoinedRows
 from toolrl.component import Component
@@ -63,10 +64,12 @@ def take_objects(tree: Mapping[str, Any], registry: Registry) -> tuple[dict[str,
                 if key not in section:
                     continue
                 where = ".".join(map(str, (*path, key)))
-                several = place.endswith("[]") and isinstance(section[key], list | tuple)
-                values = list(section[key]) if several else [section[key]]
-                named = [_named(value, kind.name, where, found) for value in values]
-                section[key] = named if several else named[0]
+                listed = isinstance(section[key], list | tuple)
+                if listed and (place.endswith("[]") or _are_datasets(section[key])):
+                    items = enumerate(section[key])
+                    section[key] = [_named(item, kind.name, f"{where}[{index}]", found) for index, item in items]
+                else:
+                    section[key] = _named(section[key], kind.name, where, found)
     if not found:
         return copied, registry
     others = [replace(it, components=_hidden(it.components, found)) for it in registry.plugins]
@@ -80,6 +83,15 @@ def _hidden(components: Components, by: Components) -> Components:
         kind: [replace(it, short=False) if it.name in names.get(kind, ()) else it for it in given]
         for kind, given in components.items()
     }
+
+
+def _are_datasets(values: Sequence[Any]) -> bool:
+    """Whether a list at the place of a data set is one of data sets, not of rows: its first item is a name, a list, a
+    data set or a data frame, or a dict with `use` and without the `prompt` or `messages` that a row needs."""
+    first = values[0] if values else {}
+    if isinstance(first, Mapping):
+        return "use" in first and not {"prompt", "messages"} & first.keys()
+    return has_rows(first) or (isinstance(first, str) and re.fullmatch(r"[\w./-]+", first) is not None)
 
 
 def _copied(node: Any) -> Any:
