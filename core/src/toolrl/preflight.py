@@ -114,7 +114,7 @@ def task_checks(registry: Registry, config: Config) -> dict[str, dict[str, Check
             options, _ = check_options(component, use.options)
             given = inspect.unwrap(component.load()) if options is None else options
             if isinstance(given, ChecksTasks) and not isinstance(given, type):
-                checks[use.use] = given
+                checks[use.name or use.use] = given
     return found
 
 

@@ -14,28 +14,26 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
 
-from toolrl.builtin.datasets import FileDataset
-from toolrl.builtin.given_rows import HINT, check_not_splits, given_rows, has_rows
+from toolrl.builtin.datasets import FileDataset, given_tasks
+from toolrl.builtin.given_rows import check_not_splits, has_rows
 from toolrl.builtin.options import FieldMapping, Options
-from toolrl.builtin.rows import FileRows, JoinedRows
+from toolrl.builtin.rewards import FunctionReward, check_reward_function
 from toolrl.component import Component
 from toolrl.config.components import config_sections
 from toolrl.errors import ConfigError
 from toolrl.kinds import KINDS
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry
+from toolrl.protocols import TaskSource
 from toolrl.tools import tool
 from toolrl.tools.callables import name_of
-from toolrl.tools.function import is_async
 from toolrl.tools.toolset import is_tool_function
-from toolrl.tools.values import as_number, scalar
-from toolrl.types import Episode, Score, Task
 
 PLUGIN = "python-objects"
 Components = dict[str, list[Component[Any]]]
@@ -133,7 +131,8 @@ def _target(value: Any, kind: str, where: str) -> Any:
     if isinstance(value, type) or (inspect.isroutine(value) and _takes_options(value)):
         return value
     if kind == "rewards" and callable(value) and not hasattr(value, "score"):
-        reward = _FunctionReward(value)
+        check_reward_function(value)
+        reward = FunctionReward(value)
         return lambda options, context: reward
 
     def factory(options: Any, context: Any) -> Any:
@@ -148,37 +147,6 @@ def _takes_options(function: Callable[..., Any]) -> bool:
     return list(inspect.signature(function).parameters) == ["options", "context"]
 
 
-class _FunctionReward:
-    """A reward made of a function."""
-
-    def __init__(self, function: Callable[[Episode], Any]) -> None:
-        self._function = function
-        self.score: Any = self._awaited if is_async(function) else self._called
-
-    async def _awaited(self, episode: Episode) -> Score:
-        return _score(await self._function(episode))
-
-    def _called(self, episode: Episode) -> Any:
-        given = self._function(episode)
-        return _later(given) if inspect.isawaitable(given) else _score(given)  # a wrapper of an async function
-
-
-async def _later(given: Awaitable[Any]) -> Score:
-    return _score(await given)
-
-
-def _score(value: Any) -> Score:
-    if isinstance(value, Score):
-        return value
-    given = scalar(value)
-    try:
-        number = as_number(given)
-    except TypeError:
-        shown = "None" if value is None else f"{type(value).__name__} {value!r:.80}"
-        raise TypeError(f"it returned {shown}, expected a number, a bool or a Score") from None
-    return Score(number, metrics={"correct": number} if isinstance(given, bool) else {})
-
-
 class RowsOptions(Options):
     """Options of rows at hand."""
 
@@ -187,14 +155,11 @@ class RowsOptions(Options):
 
 def _rows(value: Any, where: str) -> Any:
     """A factory of a task source. Raises ConfigError for what has no rows."""
-    rows = given_rows(value, where)
-    if not isinstance(rows, FileRows):
-        if len(rows) and not isinstance(rows[0], Task):
-            kind = type(rows[0]).__name__
-            raise ConfigError(f"{where}: row 0 is a {kind}, expected a dict or a Task", hint=HINT)
-        return lambda options, context: rows
+    tasks = given_tasks(value, where)
+    if not isinstance(tasks, FileDataset):
+        return lambda options, context: tasks
 
-    def source(options: RowsOptions, context: Any) -> FileDataset:
-        return FileDataset(JoinedRows([rows]), options.fields)
+    def source(options: RowsOptions, context: Any) -> TaskSource:
+        return given_tasks(value, where, options.fields)
 
     return source

@@ -67,6 +67,9 @@ class ToolUse(ComponentUse):
 class RewardUse(ComponentUse):
     """A reward function of an environment."""
 
+    name: str | None = Field(
+        None, pattern=r"^[\w.-]+$", description="Name in metrics, `reward/NAME/mean`. Default: the component's."
+    )
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its value in the episode's reward.")
     timeout: float | None = Field(
         600.0,
@@ -298,7 +301,7 @@ class EvaluationConfig(Frame):
     tasks: int | None = Field(
         None,
         ge=1,
-        description="Number of tasks, from the first on; of several data sets in proportion to their rows. None for all.",
+        description="The first so many tasks, of several data sets in proportion to their rows; None for all.",
     )
     episodes_per_task: int = Field(1, ge=1, description="k of avg@k and pass@k.")
     temperature: float | None = Field(

@@ -84,7 +84,8 @@ def _evaluation(config: Config) -> list[str]:
         lines.append("trainer.keep_best: evaluations are at the start and the end only; set evaluation.every")
     metric = config.trainer.best_by
     if metric is not None and not metric.startswith(_BY_NAME):
-        rewards = {reward.use for environment in config.environments.values() for reward in environment.rewards}
+        uses = [reward for environment in config.environments.values() for reward in environment.rewards]
+        rewards = {reward.name or reward.use for reward in uses}
         sources = (*rewards, "step:", "tool:", "call_cost")
         k = config.evaluation.episodes_per_task
         known = [*_EVALUATED, f"avg@{k}", f"pass@{k}", *(f"reward/{name}/mean" for name in sorted(rewards))]
