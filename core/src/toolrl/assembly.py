@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from toolrl.building import build_trainer, engine_options
+from toolrl.config.data import DataUses
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.logs import masked_logs
@@ -29,6 +30,7 @@ from toolrl.loop.checkpoints import MANIFEST, find_checkpoint, list_checkpoints,
 from toolrl.loop.data import CheckedTasks, EndlessOrder, left_out
 from toolrl.loop.evaluate import Evaluator, ablate
 from toolrl.loop.metrics import episode_metrics
+from toolrl.loop.mixture import endless, parts_of
 from toolrl.loop.ranks import ONE, Ranks
 from toolrl.loop.unused_names import UnusedNames
 from toolrl.plugins.events import Events
@@ -92,11 +94,11 @@ class Assembly:
 
     def dataset(self, which: str) -> TaskSource:
         """`train` or `eval` of the config's data. Raises ConfigError where it names none."""
-        use: ComponentUse | None = getattr(self.config.data, which)
+        use: DataUses = getattr(self.config.data, which)
         return self.tasks(f"data.{which}", use)
 
-    def tasks(self, where: str, use: ComponentUse | None) -> TaskSource:
-        """The data set that stands at a place in the config. Raises ConfigError where none does."""
+    def tasks(self, where: str, use: DataUses) -> TaskSource:
+        """The data set at a place in the config, or the mixture of a list of them. Raises ConfigError for none."""
         if where in self.datasets:
             return self.datasets[where]
         return build_dataset(self.registry, self.config, self.folder.directory, where, use)
@@ -107,8 +109,9 @@ class Assembly:
 
     def order(self) -> EndlessOrder[Task]:
         """The training tasks in the run's order."""
-        rows, data = self.dataset("train"), self.config.data
-        return EndlessOrder(rows, seed=self.config.seed, shuffle=data.shuffle, where="data.train")
+        return endless(
+            self.dataset("train"), seed=self.config.seed, shuffle=self.config.data.shuffle, where="data.train"
+        )
 
     def evaluator(self) -> Evaluator | None:
         """Evaluates on data.eval; None where the config names none."""
@@ -147,7 +150,8 @@ async def assemble(
     if trains and isinstance(backend, ChecksMemory):
         backend.check_memory(source, engine_options(registry, config), ranks.size)
     datasets = build_datasets(registry, config, directory.absolute(), data or {})
-    for tasks in datasets.values() if ranks.first else ():
+    sources = [part for tasks in datasets.values() for part in parts_of(tasks)]
+    for tasks in sources if ranks.first else ():
         if isinstance(tasks, CheckedTasks):
             tasks.check_first()
     async with AsyncExitStack() as stack:
@@ -162,7 +166,7 @@ async def assemble(
         events = builder.events(folder, config.observers if observers is None else observers)
         if trains and ranks.first:
             events.add("unused names", UnusedNames(config))
-        events.extra_metrics = left_out(datasets.values())
+        events.extra_metrics = left_out(sources)
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         phase = RunPhase(events.phase_start)
         elsewhere = workers and config.cluster.rollout_workers

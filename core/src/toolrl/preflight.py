@@ -10,12 +10,14 @@ from pathlib import Path
 
 from toolrl.building import build_component
 from toolrl.config.components import check_options
+from toolrl.config.data import DataUse, DataUses
 from toolrl.config.frame import ComponentUse
 from toolrl.config.load import LoadedConfig
 from toolrl.config.model import Config
 from toolrl.config.remarks import missing_files
 from toolrl.errors import ConfigError, DataError, UnknownComponentError
 from toolrl.loop.data import CheckedTasks, GoodTasks
+from toolrl.loop.mixture import Mixture, NamedTasks, Part
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import BuildContext, ChecksTasks, Cluster, TaskSource
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
@@ -95,7 +97,7 @@ def build_cluster(registry: Registry, config: Config, where: str) -> Cluster:
     return built
 
 
-def _uses(config: Config) -> dict[str, ComponentUse | None]:
+def _uses(config: Config) -> dict[str, DataUses]:
     """What stands at the places of data sets."""
     sft = config.sft.data if config.sft is not None else None
     return {"data.train": config.data.train, "data.eval": config.data.eval, "sft.data": sft}
@@ -112,21 +114,32 @@ def task_checks(registry: Registry, config: Config) -> dict[str, dict[str, Check
             options, _ = check_options(component, use.options)
             given = inspect.unwrap(component.load()) if options is None else options
             if isinstance(given, ChecksTasks) and not isinstance(given, type):
-                checks[use.use] = given
+                checks[use.name or use.use] = given
     return found
 
 
 def build_dataset(
-    registry: Registry, config: Config, run_dir: Path, where: str, use: ComponentUse | None
-) -> CheckedTasks | GoodTasks:
-    """A data set; it needs nothing of the model. Raises ConfigError where there is none, DataError for one without
-    tasks."""
+    registry: Registry, config: Config, run_dir: Path, where: str, use: DataUses
+) -> CheckedTasks | GoodTasks | Mixture:
+    """A data set, or the mixture of a list of them; it needs nothing of the model. Raises ConfigError where there is
+    none, DataError for one without tasks."""
     if use is None:
         raise no_dataset(where)
+    if isinstance(use, ComponentUse):
+        return _one_dataset(registry, config, run_dir, where, use)
+    parts = [_one_dataset(registry, config, run_dir, f"{where}[{index}]", it) for index, it in enumerate(use)]
+    return Mixture([Part(it.label, tasks, getattr(it, "share", None)) for it, tasks in zip(use, parts, strict=True)])
+
+
+def _one_dataset(
+    registry: Registry, config: Config, run_dir: Path, where: str, use: ComponentUse
+) -> CheckedTasks | GoodTasks:
     context = BuildContext(name=use.use, where=where, seed=config.seed, run_dir=run_dir)
     source: TaskSource = build_component(registry, "datasets", use, context, where)
     if len(source) == 0:
         raise DataError("the data set is empty", where=where, hint="Check its path, split and limit.")
-    rewards = task_checks(registry, config) if where in SCORED else None
+    if isinstance(use, DataUse):
+        source = NamedTasks(source, use.label, use.environment)
+    rewards = task_checks(registry, config) if where.startswith(SCORED) else None
     tasks = CheckedTasks(source, config.environments, where, rewards)
     return GoodTasks(tasks, where) if config.data.bad_rows == "skip" else tasks

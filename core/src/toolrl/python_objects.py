@@ -3,7 +3,8 @@
     tools       a function with type hints, with or without `@tool`, a `Tool` class, a toolset
     rewards     a function of an episode that returns a number, a `Score`, or whether the answer is correct; an object
                 that follows `Reward`
-    data        a list of dicts, a `datasets.Dataset`, a data frame or an Arrow table, a list of `Task`
+    data        a list of dicts, a `datasets.Dataset`, a data frame or an Arrow table, a list of `Task`; a list of these
+                mixes them, as does a list of dicts with `use`: {"use": rows, "share": 2.0}
     all others  an object that follows the protocol of its kind, or a class or factory `(options, context)`
 
 The objects become components of a plugin `python-objects` that belongs to the run alone.
@@ -13,28 +14,26 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
 
-from toolrl.builtin.datasets import FileDataset
-from toolrl.builtin.given_rows import HINT, check_not_splits, given_rows
+from toolrl.builtin.datasets import FileDataset, given_tasks
+from toolrl.builtin.given_rows import check_not_splits, has_rows
 from toolrl.builtin.options import FieldMapping, Options
-from toolrl.builtin.rows import FileRows, JoinedRows
+from toolrl.builtin.rewards import FunctionReward, check_reward_function
 from toolrl.component import Component
 from toolrl.config.components import config_sections
 from toolrl.errors import ConfigError
 from toolrl.kinds import KINDS
 from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry
+from toolrl.protocols import TaskSource
 from toolrl.tools import tool
 from toolrl.tools.callables import name_of
-from toolrl.tools.function import is_async
 from toolrl.tools.toolset import is_tool_function
-from toolrl.tools.values import as_number, scalar
-from toolrl.types import Episode, Score, Task
 
 PLUGIN = "python-objects"
 Components = dict[str, list[Component[Any]]]
@@ -63,10 +62,12 @@ def take_objects(tree: Mapping[str, Any], registry: Registry) -> tuple[dict[str,
                 if key not in section:
                     continue
                 where = ".".join(map(str, (*path, key)))
-                several = place.endswith("[]") and isinstance(section[key], list | tuple)
-                values = list(section[key]) if several else [section[key]]
-                named = [_named(value, kind.name, where, found) for value in values]
-                section[key] = named if several else named[0]
+                listed = isinstance(section[key], list | tuple)
+                if listed and (place.endswith("[]") or _are_datasets(section[key])):
+                    items = enumerate(section[key])
+                    section[key] = [_named(item, kind.name, f"{where}[{index}]", found) for index, item in items]
+                else:
+                    section[key] = _named(section[key], kind.name, where, found)
     if not found:
         return copied, registry
     others = [replace(it, components=_hidden(it.components, found)) for it in registry.plugins]
@@ -80,6 +81,15 @@ def _hidden(components: Components, by: Components) -> Components:
         kind: [replace(it, short=False) if it.name in names.get(kind, ()) else it for it in given]
         for kind, given in components.items()
     }
+
+
+def _are_datasets(values: Sequence[Any]) -> bool:
+    """Whether a list at the place of a data set is one of data sets, not of rows: its first item is a name, a list, a
+    data set or a data frame, or a dict with `use` and without the `prompt` or `messages` that a row needs."""
+    first = values[0] if values else {}
+    if isinstance(first, Mapping):
+        return "use" in first and not {"prompt", "messages"} & first.keys()
+    return has_rows(first) or (isinstance(first, str) and re.fullmatch(r"[\w./-]+", first) is not None)
 
 
 def _copied(node: Any) -> Any:
@@ -121,7 +131,8 @@ def _target(value: Any, kind: str, where: str) -> Any:
     if isinstance(value, type) or (inspect.isroutine(value) and _takes_options(value)):
         return value
     if kind == "rewards" and callable(value) and not hasattr(value, "score"):
-        reward = _FunctionReward(value)
+        check_reward_function(value)
+        reward = FunctionReward(value)
         return lambda options, context: reward
 
     def factory(options: Any, context: Any) -> Any:
@@ -136,37 +147,6 @@ def _takes_options(function: Callable[..., Any]) -> bool:
     return list(inspect.signature(function).parameters) == ["options", "context"]
 
 
-class _FunctionReward:
-    """A reward made of a function."""
-
-    def __init__(self, function: Callable[[Episode], Any]) -> None:
-        self._function = function
-        self.score: Any = self._awaited if is_async(function) else self._called
-
-    async def _awaited(self, episode: Episode) -> Score:
-        return _score(await self._function(episode))
-
-    def _called(self, episode: Episode) -> Any:
-        given = self._function(episode)
-        return _later(given) if inspect.isawaitable(given) else _score(given)  # a wrapper of an async function
-
-
-async def _later(given: Awaitable[Any]) -> Score:
-    return _score(await given)
-
-
-def _score(value: Any) -> Score:
-    if isinstance(value, Score):
-        return value
-    given = scalar(value)
-    try:
-        number = as_number(given)
-    except TypeError:
-        shown = "None" if value is None else f"{type(value).__name__} {value!r:.80}"
-        raise TypeError(f"it returned {shown}, expected a number, a bool or a Score") from None
-    return Score(number, metrics={"correct": number} if isinstance(given, bool) else {})
-
-
 class RowsOptions(Options):
     """Options of rows at hand."""
 
@@ -175,14 +155,11 @@ class RowsOptions(Options):
 
 def _rows(value: Any, where: str) -> Any:
     """A factory of a task source. Raises ConfigError for what has no rows."""
-    rows = given_rows(value, where)
-    if not isinstance(rows, FileRows):
-        if len(rows) and not isinstance(rows[0], Task):
-            kind = type(rows[0]).__name__
-            raise ConfigError(f"{where}: row 0 is a {kind}, expected a dict or a Task", hint=HINT)
-        return lambda options, context: rows
+    tasks = given_tasks(value, where)
+    if not isinstance(tasks, FileDataset):
+        return lambda options, context: tasks
 
-    def source(options: RowsOptions, context: Any) -> FileDataset:
-        return FileDataset(JoinedRows([rows]), options.fields)
+    def source(options: RowsOptions, context: Any) -> TaskSource:
+        return given_tasks(value, where, options.fields)
 
     return source

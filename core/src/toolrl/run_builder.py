@@ -119,7 +119,7 @@ class RunBuilder:
         remark = calls_are_read(chat, parser, PROBE) if entries else None
         if remark is not None:
             _log.warning("%s.parser (%s): %s", where, config.parser.use, remark)
-        names = reward_names(use.use for use in config.rewards)
+        names = reward_names(use.name or use.use for use in config.rewards)
         rewards = [
             NamedReward(name, self.build("rewards", use, f"{where}.rewards[{index}]"), use.weight, use.timeout)
             for index, (name, use) in enumerate(zip(names, config.rewards, strict=True))

@@ -43,6 +43,8 @@ class Task:
     """By tool name: `create_kwargs`, `execute_kwargs`, `calc_reward_kwargs`, `release_kwargs`."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What else the row held (data source, split, index, level …); rewards may read it."""
+    dataset: str | None = None
+    """The name of the data set, where the config has a list of them."""
 
 
 class Markers(NamedTuple):

@@ -269,3 +269,26 @@ def test_an_environment_is_not_called_like_a_standard_error(tree: dict[str, Any]
     tree["environments"]["math/stderr"] = tree["environments"]["default"]
     with pytest.raises(ConfigError, match=r"environments.math/stderr.*standard errors"):
         check_config(tree, registry=registry)
+
+
+A = {"use": "jsonl", "options": {"path": "a.jsonl"}, "name": "a"}
+B = {**A, "name": "b"}
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"train": []}, "data.train: the list is empty; expected data sets"),
+        ({"eval": [A, {**A, "options": {"path": "b.jsonl"}}]}, "data.eval: duplicate name 'a'"),
+        ({"train": ["jsonl", "jsonl"]}, "data.train: duplicate name 'jsonl'; give each data set a `name` of its own"),
+        ({"train": [{**A, "share": 0}, B]}, "data.train[0].share: Input should be > 0 (got 0)"),
+        ({"train": [{**A, "share": 1}, B]}, "data.train: item 1 has no `share`"),
+        ({"train": [{**A, "environment": "defautl"}]}, "data.train[0].environment: unknown environment 'defautl'. Did"),
+        ({"train": [A, {**B, "shar": 1}]}, "data.train[1].shar: unknown key; did you mean 'share'?"),
+        ({"train": [A, {"use": "jsnl", "name": "b"}]}, "data.train[1]: "),
+        ({"train": [{"prompt": "2 + 2?"}]}, "data.train[0].use: missing"),
+        ({"eval": [{**A, "share": 1}]}, "data.eval[0].share: unknown key"),
+    ],
+)
+def test_mistakes_in_a_list_of_data_sets(registry: Registry, data: dict[str, Any], problem: str) -> None:
+    assert any(line.startswith(problem) for line in problems({**MINIMAL, "data": data}, registry))

@@ -12,6 +12,7 @@ from pagemaker.source import module_doc
 from toolrl.config.components import component_fields
 from toolrl.config.frame import ComponentUse
 from toolrl.config.model import Config as Frame
+from toolrl.config.problems import model_at
 from toolrl.config.sections import with_sections
 from toolrl.kinds import KINDS
 from toolrl.tools.policy import PolicyOptions
@@ -59,8 +60,9 @@ def _section(path: str, model: type[BaseModel]) -> list[str]:
             continue
         if issubclass(inner, ComponentUse):
             # A plain component is told once, at the top; one with fields of its own gets its table.
-            if inner is not ComponentUse:
-                parts += [*_section(f"{path}.{name}[]", inner)]
+            item = model_at(model, (name, 0)) or inner
+            if item is not ComponentUse:
+                parts += [*_section(f"{path}.{name}[]", item)]
         else:
             parts += _section(f"{path}.{name}", inner)
     if "policy" in model.model_fields:
@@ -85,6 +87,7 @@ def _types(model: type[BaseModel]) -> dict[str, str]:
         inner = section(field.annotation)
         if kind is not None:
             many = "list of " if "list[" in str(field.annotation) else ""
+            many = f"one or a {many}" if many and inner is ComponentUse and model_at(model, (name,)) else many
             label = KINDS[kind].label
             link = f"[{plural(label) if many else label}](plugins.md#{anchor(plural(label))})"
             texts[name] = many + link

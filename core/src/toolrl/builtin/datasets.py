@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from toolrl import bounded_json
-from toolrl.builtin.options import FieldMapping, FileDatasetOptions
-from toolrl.builtin.rows import JoinedRows, JsonLines, ParquetRows, Row, RowTasks, find_files, open_rows
+from toolrl.builtin.given_rows import HINT, given_rows
+from toolrl.builtin.options import FieldMapping as FieldMapping
+from toolrl.builtin.options import FileDatasetOptions
+from toolrl.builtin.rows import FileRows, JoinedRows, JsonLines, ParquetRows, Row, RowTasks, find_files, open_rows
 from toolrl.builtin.unread_columns import remark_on_columns
 from toolrl.chat.conversation import read_messages
 from toolrl.chat.message_reading import read_object, short
 from toolrl.chat.row_remarks import remark
-from toolrl.errors import DataError
-from toolrl.protocols import BuildContext
+from toolrl.errors import ConfigError, DataError
+from toolrl.protocols import BuildContext, TaskSource
 from toolrl.types import IMAGE_MARK, Media, Message, Task, ToolSpec
 
 SELECTION = "tool_selection"
@@ -185,6 +187,23 @@ def parquet(options: FileDatasetOptions, context: BuildContext) -> FileDataset:
     """Parquet files. Needs pyarrow."""
     rows = [ParquetRows(file) for file in find_files(options.path, context.where)]
     return FileDataset(JoinedRows(rows, options.limit), options.fields, options.environment)
+
+
+def given_tasks(
+    value: Any,
+    where: str,
+    fields: FieldMapping | None = None,
+    limit: int | None = None,
+    environment: str | None = None,
+) -> TaskSource:
+    """The tasks of rows that are Python objects, or of a list of `Task`, which is taken as it is. `where` is their
+    place in the config; the others are as in FileDatasetOptions. Raises ConfigError for what has no rows."""
+    rows = given_rows(value, where)
+    if isinstance(rows, FileRows):
+        return FileDataset(JoinedRows([rows], limit), fields or FieldMapping(), environment)
+    if len(rows) and not isinstance(rows[0], Task):
+        raise ConfigError(f"{where}: row 0 is a {type(rows[0]).__name__}, expected a dict or a Task", hint=HINT)
+    return rows
 
 
 def _is_names(value: Any) -> bool:

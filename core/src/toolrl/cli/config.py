@@ -85,6 +85,7 @@ def _read_rows(loaded: LoadedConfig, registry: Registry) -> list[str]:
     from toolrl.chat.row_remarks import collected, notes
     from toolrl.config.remarks import DATA
     from toolrl.loop.data import CheckedTasks, described
+    from toolrl.loop.mixture import parts_of
     from toolrl.preflight import build_datasets, run_directory
 
     directory = run_directory(loaded.config).absolute()
@@ -93,8 +94,9 @@ def _read_rows(loaded: LoadedConfig, registry: Registry) -> list[str]:
     for where in DATA:
         with collected() as found:
             for source in build_datasets(registry, loaded.config, directory, {where: False}).values():
-                if isinstance(source, CheckedTasks) and (bad := source.bad()):
-                    problems.append(f"{where}: {len(bad)} of {len(source)} rows are bad: {described(bad)}")
+                for part in parts_of(source):
+                    if isinstance(part, CheckedTasks) and (bad := part.bad()):
+                        problems.append(f"{part.place}: {len(bad)} of {len(part)} rows are bad: {described(bad)}")
         lines += [f"{where}: {line}" for line in notes(found)]
     if problems:
         hint = "`data: {bad_rows: skip}` leaves bad rows out of a run."

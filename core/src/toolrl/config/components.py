@@ -49,11 +49,11 @@ def sites(tree: dict[str, Any]) -> Iterator[Site]:
                 path = (*at, key)
                 if key not in section:
                     yield from _defaults(kind.name, path)
-                elif not place.endswith("[]"):
-                    yield from _one(kind.name, section[key], path)
                 elif isinstance(section[key], list):
                     for index, item in enumerate(section[key]):
                         yield from _one(kind.name, item, (*path, index))
+                elif not place.endswith("[]"):
+                    yield from _one(kind.name, section[key], path)
 
 
 def replaced_kinds(registry: Registry, engine: Any) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ A field's description is its documentation: the JSON Schema and the config refer
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from toolrl.config.cluster import ClusterConfig
+from toolrl.config.data import DataConfig as DataConfig
 from toolrl.config.frame import ComponentUse, Frame, OldNames, Use, from_name
 from toolrl.errors import ConfigError
 from toolrl.parsing.flags import EndFlags
@@ -66,6 +67,9 @@ class ToolUse(ComponentUse):
 class RewardUse(ComponentUse):
     """A reward function of an environment."""
 
+    name: str | None = Field(
+        None, pattern=r"^[\w.-]+$", description="Name in metrics, `reward/NAME/mean`. Default: the component's."
+    )
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight of its value in the episode's reward.")
     timeout: float | None = Field(
         600.0,
@@ -137,19 +141,6 @@ class AlgorithmFrame(Section):
         None, description="A policy loss of a plugin, in the place of surrogate, ratio and the clip range."
     )
     distillation: DistillationFrame | None = Field(None, description="Learn from teachers, token by token.")
-
-
-class DataConfig(Frame):
-    """The data sets that tasks come from."""
-
-    train: Use | None = Field(None, description="Data set to train on.")
-    eval: Use | None = Field(None, description="Data set to evaluate on.")
-    shuffle: bool = Field(True, description="Shuffle the training tasks anew each epoch, by the run's seed.")
-    bad_rows: Literal["stop", "skip"] = Field(
-        "stop",
-        description="Handling of rows that can't be read. stop: the run ends when it draws one. skip: these and rows "
-        "that a reward can't score are left out at the start, with a warning and the metric `data/bad_rows`.",
-    )
 
 
 def _known_end_flag(flag: str) -> str:
@@ -307,7 +298,11 @@ class EvaluationConfig(Frame):
     """Evaluation during a run and by `toolrl eval`."""
 
     every: int = Field(0, ge=0, description="Evaluate each so many steps; 0 for at start and end only.")
-    tasks: int | None = Field(None, ge=1, description="The first so many tasks; None for all.")
+    tasks: int | None = Field(
+        None,
+        ge=1,
+        description="The first so many tasks, of several data sets in proportion to their rows; None for all.",
+    )
     episodes_per_task: int = Field(1, ge=1, description="k of avg@k and pass@k.")
     temperature: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="None for the rollout's; 0 is greedy."
@@ -395,6 +390,8 @@ class Config(Frame):
                 "deterministic: episodes in several processes can't wait for each other; set cluster.rollout_workers "
                 "to 0"
             )
+        if unknown := list(self.data.unknown_environments(self.environments)):
+            raise ValueError("; ".join(unknown))
         if self.trainer.keep_best and self.data.eval is None:
             raise ValueError("trainer.keep_best: needs evaluations, and data.eval names no data set")
         if rollout.replay and not rollout.max_staleness:

@@ -147,7 +147,7 @@ def model_at(model: type[BaseModel] | None, path: Sequence[str | int]) -> type[B
     """The model of the mapping at `path`; None where no single model describes it."""
     annotation: Any = model
     for part in path:
-        owner = _only_model(annotation)
+        owner = None if isinstance(part, int) else _only_model(annotation)
         if owner is not None:
             fields = owner.model_fields
             field = fields.get(str(part)) or next((it for it in fields.values() if it.alias == part), None)

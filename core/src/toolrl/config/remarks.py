@@ -47,7 +47,7 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
         there = Path(source).is_dir()
         yield "sft.from_run: " + (f"{source!r} is no run's folder" if there else f"there is no folder {source!r} here")
     for site in sites(config.model_dump(by_alias=True)):
-        if site.kind == "datasets" and format_path(site.path) not in data:
+        if site.kind == "datasets" and format_path(site.path[:2]) not in data:
             continue
         options, _ = check_options(registry.get(site.kind, site.name).component, site.options)
         problem = _missing_of(options)
@@ -84,8 +84,9 @@ def _evaluation(config: Config) -> list[str]:
     if config.trainer.keep_best and not config.evaluation.every:
         lines.append("trainer.keep_best: evaluations are at the start and the end only; set evaluation.every")
     metric = config.trainer.best_by
-    if metric is not None and not metric.startswith(("tool/", "stop/", "calls/error/", "environment/", "cluster/")):
-        rewards = {reward.use for environment in config.environments.values() for reward in environment.rewards}
+    if metric is not None and not metric.startswith(_BY_NAME):
+        uses = [reward for environment in config.environments.values() for reward in environment.rewards]
+        rewards = {reward.name or reward.use for reward in uses}
         sources = (*rewards, "step:", "tool:", "call_cost")
         k = config.evaluation.episodes_per_task
         known = [*_EVALUATED, f"avg@{k}", f"pass@{k}", *(f"reward/{name}/mean" for name in sorted(rewards))]
@@ -94,6 +95,8 @@ def _evaluation(config: Config) -> list[str]:
     return lines
 
 
+_BY_NAME = ("tool/", "stop/", "calls/error/", "environment/", "dataset/", "cluster/")
+"""Prefixes of metrics that are named after what a run finds."""
 _EVALUATED = (
     "accuracy", "reward/mean", "reward/std", "turns/mean", "calls/mean", "calls/success", "truncated",
     "tokens/sampled", "tokens/prompt", "time/generate", "time/tools", "time/longest", "time/eval", "errors/rate",

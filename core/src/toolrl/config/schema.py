@@ -7,7 +7,7 @@ named. It is made from the same models that check a config, so schema and check 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -38,16 +38,19 @@ def config_schema(registry: Registry) -> tuple[dict[str, Any], list[str]]:
         named = set(_references(field))
         if not named:
             continue  # A field of plain text, which names a component without options.
-        (form,) = named
-        use = kind if forms.setdefault(kind, (kind, form))[1] == form else f"{kind}.{form}"
-        forms[use] = kind, form
-        owner["properties"][name] = _redirected(field, f"#/$defs/{use}")
+        uses = {}
+        for form in sorted(named):
+            use = kind if forms.setdefault(kind, (kind, form))[1] == form else f"{kind}.{form}"
+            forms[use] = kind, form
+            uses[f"#/$defs/{form}"] = f"#/$defs/{use}"
+        owner["properties"][name] = _redirected(field, uses)
     for use, (kind, form) in forms.items():
         definitions[use] = _use_of(kind, copy.deepcopy(definitions[form]), registry, definitions, problems)
     for form in {form for _, form in forms.values()}:
         del definitions[form]
     _allow_variables(schema)
-    return {"$schema": DIALECT, "title": "toolrl config", **{k: v for k, v in schema.items() if k != "title"}}, problems
+    whole = {"$schema": DIALECT, "title": "toolrl config", **{k: v for k, v in schema.items() if k != "title"}}
+    return whole, list(dict.fromkeys(problems))  # each form of a kind has all its components
 
 
 def _references(node: Any) -> Iterator[str]:
@@ -60,13 +63,13 @@ def _references(node: Any) -> Iterator[str]:
         yield from _references(item)
 
 
-def _redirected(node: Any, target: str) -> Any:
+def _redirected(node: Any, targets: Mapping[str, str]) -> Any:
     """A field's schema with its component forms replaced by a kind's."""
     if isinstance(node, dict):
         if "$ref" in node:
-            return {**node, "$ref": target}
-        return {key: _redirected(item, target) for key, item in node.items()}
-    return [_redirected(item, target) for item in node] if isinstance(node, list) else node
+            return {**node, "$ref": targets[node["$ref"]]}
+        return {key: _redirected(item, targets) for key, item in node.items()}
+    return [_redirected(item, targets) for item in node] if isinstance(node, list) else node
 
 
 def _use_of(

@@ -61,7 +61,8 @@ class CheckedTasks:
         that check tasks, by their names and the names of their environments."""
         self._source = source
         self._environments = environments
-        self._where = where
+        self.place = where
+        """The data set's place in the config."""
         self._rewards = rewards or {}
         self._remarks = Remarks()
 
@@ -89,7 +90,7 @@ class CheckedTasks:
 
     def _place(self, index: int) -> str:
         place = getattr(self._source, "where", None)
-        return str(place(index)) if callable(place) else f"{self._where}, row {index} (counted from 0)"
+        return str(place(index)) if callable(place) else f"{self.place}, row {index} (counted from 0)"
 
     def _with_messages(self, task: Task) -> Task:
         """The task with its messages checked, which a data set may have made itself. An environment may open a task
@@ -98,7 +99,7 @@ class CheckedTasks:
             raise DataError(f"the row is a {type(task).__name__}, expected a Task")
         messages = read_messages(task.messages) if task.messages else ()
         _check_text(messages)
-        if self._where == DEMONSTRATIONS:
+        if self.place == DEMONSTRATIONS:
             check_demonstration(messages)
         else:
             check_question(messages)
@@ -146,7 +147,7 @@ class CheckedTasks:
             except ToolrlError as error:
                 bad[index] = error
         if bad:
-            text = f"{self._where}: {len(bad)} of the first {looked_at} rows can't be scored: {described(bad)}"
+            text = f"{self.place}: {len(bad)} of the first {looked_at} rows can't be scored: {described(bad)}"
             if len(bad) == looked_at and in_time:
                 raise DataError(text)
             _log.warning("%s\n  Their episodes fail. `data: {bad_rows: skip}` leaves such rows out.", text)
@@ -232,7 +233,7 @@ def _inside(value: Any) -> Iterable[Any]:
 class EndlessOrder(Generic[T]):
     """An endless sequence over rows; each epoch is shuffled by a generator of its own. Raises DataError for no rows."""
 
-    def __init__(self, rows: Rows[T], *, seed: int, shuffle: bool = True, where: str | None = None) -> None:
+    def __init__(self, rows: Rows[T], *, seed: int | str, shuffle: bool = True, where: str | None = None) -> None:
         """`where` is the place in the config that names the rows, for the error."""
         if len(rows) == 0:
             raise DataError("the data set is empty", where=where, hint="Check its path, split and limit.")
@@ -256,12 +257,16 @@ class EndlessOrder(Generic[T]):
         return [self._rows[self.row(place)] for place in range(position, position + count)]
 
     def row(self, place: int) -> int:
-        """The index of the row that stands at a position."""
+        """The index of the row at a position."""
+        return self.visit(place)[0]
+
+    def visit(self, place: int) -> tuple[int, int]:
+        """The index of the row at a position, and how often that row came before: its epoch."""
         epoch, index = divmod(place, len(self._rows))
         if not self._shuffle:
-            return index
+            return index, epoch
         if epoch != self._epoch:
             self._order = list(range(len(self._rows)))
             random.Random(f"{self._seed}/{epoch}").shuffle(self._order)
             self._epoch = epoch
-        return self._order[index]
+        return self._order[index], epoch

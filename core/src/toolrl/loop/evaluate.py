@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from toolrl.config.model import EvaluationConfig
 from toolrl.errors import ConfigError
 from toolrl.loop.metrics import episode_metrics, error_metrics, paired_difference, pass_metrics, values_by_task
-from toolrl.protocols import TaskSource, iterate
+from toolrl.loop.mixture import first_tasks
+from toolrl.protocols import TaskSource
 from toolrl.rollouts.environment import Environment, Limits, pick_environment
 from toolrl.rollouts.runner import Runner
 from toolrl.rollouts.source import SamplesRounds
@@ -43,7 +43,7 @@ class Evaluator:
 
     def tasks(self) -> list[Task]:
         """The tasks that every evaluation of this run uses."""
-        return list(islice(iterate(self.source), self.config.tasks))
+        return first_tasks(self.source, self.config.tasks)
 
     async def run(self, step: int) -> dict[str, float]:
         """Metrics of one evaluation: those of a step's episodes, `avg@k` and `pass@k`, and standard errors."""

@@ -18,6 +18,7 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     environment/accuracy/<name>   accuracy of its episodes
     environment/turns/<name>      turns/mean of its episodes
     environment/errors/<name>     share of its episodes that failed
+    dataset/<key>/<name>          the same four of one data set's episodes, where there are episodes of several
     turns/mean, calls/mean        in an episode; calls/mean is the calls per answer
     calls/success                 share of calls that were answered without an error
     calls/error/<kind>            share of calls that were answered with this error: ToolResult.error
@@ -37,7 +38,8 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     time/longest                  seconds of the longest episode
     errors/rate, errors/count     share of all episodes that failed, and their number
     <metric>/stderr               of an evaluation: the standard error, clustered by task, of accuracy, reward/mean,
-                                  avg@k, pass@k, environment/accuracy and environment/reward; of two tasks or more
+                                  avg@k, pass@k, and accuracy and reward of an environment or a data set; of two tasks
+                                  or more
     ablation/<name>/<key>         `toolrl eval --ablate` under the condition `none`, `shuffled` or `failing`: accuracy,
                                   reward/mean, calls/mean, usage/cost
     ablation/<name>/benefit/<key> accuracy or reward/mean with the tools, minus that; under it `stderr`,
@@ -48,7 +50,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean
 
@@ -79,7 +81,7 @@ def episode_metrics(groups: Sequence[Group], *, evaluation: bool = False) -> dic
     if not episodes:
         return metrics
     count = len(episodes)
-    metrics |= _reward_metrics(episodes) | _environment_metrics(everyone, verdicts)
+    metrics |= _reward_metrics(episodes) | _part_metrics(everyone, verdicts)
     calls = [record for episode in episodes for record in episode.calls]
     metrics["turns/mean"] = sum(len(episode.turns) for episode in episodes) / count
     metrics["calls/mean"] = len(calls) / count
@@ -152,8 +154,8 @@ def _sources(episode: Episode) -> set[str]:
     return {entry.source for entry in episode.rewards}
 
 
-def _verdicts(groups: Iterable[Group], evaluation: bool) -> list[list[tuple[str, float]]]:
-    """By group, of each episode that counts in accuracies: its environment, and how correct it is."""
+def _verdicts(groups: Iterable[Group], evaluation: bool) -> list[list[tuple[Episode, float]]]:
+    """By group: each episode that counts in accuracies, and how correct it is."""
     groups = list(groups)
     scored = [episode for group in groups for episode in group.scored]
     judged = {episode.environment for episode in scored if episode.correct is not None}
@@ -164,25 +166,38 @@ def _verdicts(groups: Iterable[Group], evaluation: bool) -> list[list[tuple[str,
             return episode.correct
         return 0.0 if evaluation and episode.environment not in unjudged else None
 
-    found = [[(episode.environment, verdict(episode)) for episode in group.episodes] for group in groups]
-    return [[(name, value) for name, value in of_group if value is not None] for of_group in found]
+    found = [[(episode, verdict(episode)) for episode in group.episodes] for group in groups]
+    return [[(episode, value) for episode, value in of_group if value is not None] for of_group in found]
 
 
-def _environment_metrics(everyone: Sequence[Episode], verdicts: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """What each environment's episodes came to; nothing where there is only one."""
-    by_name: dict[str, list[Episode]] = defaultdict(list)
-    for episode in everyone:
-        by_name[episode.environment].append(episode)
+_PARTS: Mapping[str, Callable[[Episode], str | None]] = {
+    "environment": lambda episode: episode.environment,
+    "dataset": lambda episode: episode.task.dataset,
+}
+"""By prefix of metrics: the name of the part that an episode belongs to."""
+
+
+def _parts(episodes: Iterable[Episode]) -> Iterator[tuple[str, str]]:
+    """The prefix and the name of each part that has metrics of its own: of a kind of which there are several."""
+    episodes = list(episodes)
+    for prefix, part_of in _PARTS.items():
+        names = sorted({name for episode in episodes if (name := part_of(episode)) is not None})
+        yield from ((prefix, name) for name in names if len(names) > 1)
+
+
+def _part_metrics(everyone: Sequence[Episode], verdicts: Sequence[tuple[Episode, float]]) -> dict[str, float]:
+    """Metrics of each environment's and each data set's episodes; none where there is only one of them."""
     metrics: dict[str, float] = {}
-    for name, own in sorted(by_name.items()) if len(by_name) > 1 else ():
+    for prefix, name in _parts(everyone):
+        own = [episode for episode in everyone if _PARTS[prefix](episode) == name]
         scored = [episode for episode in own if episode.failure is None]
-        judged = [value for environment, value in verdicts if environment == name]
-        metrics[f"environment/errors/{name}"] = 1.0 - len(scored) / len(own)
+        judged = [value for episode, value in verdicts if _PARTS[prefix](episode) == name]
+        metrics[f"{prefix}/errors/{name}"] = 1.0 - len(scored) / len(own)
         if scored:
-            metrics[f"environment/reward/{name}"] = _mean([episode.reward for episode in scored])
-            metrics[f"environment/turns/{name}"] = _mean([len(episode.turns) for episode in scored])
+            metrics[f"{prefix}/reward/{name}"] = _mean([episode.reward for episode in scored])
+            metrics[f"{prefix}/turns/{name}"] = _mean([len(episode.turns) for episode in scored])
         if judged:
-            metrics[f"environment/accuracy/{name}"] = _mean(judged)
+            metrics[f"{prefix}/accuracy/{name}"] = _mean(judged)
     return metrics
 
 
@@ -209,14 +224,14 @@ def _pass_values(groups: Iterable[Group], k: int) -> dict[str, list[float]]:
 
 def values_by_task(groups: Sequence[Group]) -> dict[str, list[list[float]]]:
     """By metric of an evaluation, and by task: the values of episodes whose mean it is."""
-    rewards = [[(episode.environment, episode.reward) for episode in group.scored] for group in groups]
-    names = {episode.environment for group in groups for episode in group.episodes}
+    rewards = [[(episode, episode.reward) for episode in group.scored] for group in groups]
+    parts = list(_parts(episode for group in groups for episode in group.episodes))
     values = {}
     for metric, tasks in (("accuracy", _verdicts(groups, evaluation=True)), ("reward/mean", rewards)):
         values[metric] = [[value for _, value in task] for task in tasks]
-        for name in names if len(names) > 1 else ():
-            own = f"environment/{metric.removesuffix('/mean')}/{name}"
-            values[own] = [[value for environment, value in task if environment == name] for task in tasks]
+        for prefix, name in parts:
+            own = f"{prefix}/{metric.removesuffix('/mean')}/{name}"
+            values[own] = [[value for it, value in task if _PARTS[prefix](it) == name] for task in tasks]
     return values
 
 

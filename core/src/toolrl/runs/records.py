@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 from toolrl.runs.files import plain_float
-from toolrl.types import Episode, Message, RewardEntry, Trajectory, Turn, common_beginning
+from toolrl.types import Episode, Message, RewardEntry, Task, Trajectory, Turn, common_beginning
 
 _MAX_BYTES = 65536
 _MAX_ITEMS = 4096
 
 _GIVEN = {"ids": 0, "loss_mask": 0, "logprobs": 0.0, "weight_versions": -1}
 """What a token that wasn't sampled has in each field of tokens but `ids`."""
-_LEFT_OUT = {(RewardEntry, "role"), (Turn, "usage"), (Trajectory, "sampling_masks")}
+_LEFT_OUT = {(RewardEntry, "role"), (Turn, "usage"), (Trajectory, "sampling_masks"), (Task, "dataset")}
 _LEFT_OUT |= {(Trajectory, "role"), (Trajectory, "trained"), (Trajectory, "teacher_logprobs"), (Message, "trained")}
 """Fields that a record lacks where they have their default."""
 

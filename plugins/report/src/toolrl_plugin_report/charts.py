@@ -39,6 +39,12 @@ CHARTS: dict[str, tuple[Chart, ...]] = {
         Chart("Turns by environment", ("environment/turns/*",), "", "Assistant turns in one of its episodes."),
         Chart("Failures by environment", ("environment/errors/*",), "share", "Share of its episodes that failed."),
     ),
+    "Data sets": (
+        Chart("Reward by data set", ("dataset/reward/*",), "", "Mean of the rewards of its episodes."),
+        Chart("Accuracy by data set", ("dataset/accuracy/*",), "share", "Share of its answers judged correct."),
+        Chart("Turns by data set", ("dataset/turns/*",), "", "Assistant turns in one of its episodes."),
+        Chart("Failures by data set", ("dataset/errors/*",), "share", "Share of its episodes that failed."),
+    ),
     "Tools": (
         Chart("Calls per episode", ("calls/mean",), "", "Tool calls in an episode, on average."),
         Chart("Successful calls", ("calls/success",), "share", "Share of calls that a tool answered without an error."),

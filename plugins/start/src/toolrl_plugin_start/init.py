@@ -49,7 +49,9 @@ class InitCommand(Command):
             help="an installed tool, or Python of your own as file.py:name; may be repeated",
         )
         parser.add_argument(
-            "--reward", metavar="REWARD", help="an installed reward (default: one that fits the answers)"
+            "--reward",
+            metavar="REWARD",
+            help="an installed reward, or Python of your own as file.py:name (default: one that fits the answers)",
         )
         parser.add_argument("--steps", type=at_least_one, help="training steps (default: 100 on a GPU, 10 on a CPU)")
         parser.add_argument(
@@ -147,7 +149,8 @@ def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tu
             hint="Name it by --answer COLUMN, or a reward that needs none by --reward, such as --reward format.",
         )
     reward = ask.text("Reward", args.reward, "--reward", rewards[0])
-    registry.get("rewards", reward)
+    if ":" not in reward:
+        registry.get("rewards", reward)
     about = {"evaluation": evaluation, "gpu": args.gpu, "facts": facts, "here": here}
     wanted = Wanted(path, data, columns, tools, reward, output.stem, args.steps, **about)
     return wanted, output

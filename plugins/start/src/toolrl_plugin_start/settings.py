@@ -72,8 +72,8 @@ def text(parts: dict[str, Section], *, head: str) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def tool_use(name: str) -> Any:
-    """A tool as a config names it; own Python by `file.py:name`."""
+def own_use(name: str) -> Any:
+    """A tool or a reward as a config names it; own Python by `file.py:name`."""
     return {"use": "function", "options": {"target": name}} if ":" in name else name
 
 
@@ -127,13 +127,15 @@ def _environment(wanted: Wanted) -> Section:
     judged = {"exact": "1 where the final turn is the answer", "math": "1 for mathematically the same answer"}
     if reward == "gsm8k":
         reward, judged["gsm8k"] = {"use": "gsm8k", "options": {"method": "flexible"}}, "1 for the right last number"
-    own = " `function` takes Python of your own." if any(":" in name for name in wanted.tools) else ""
+    if ":" in wanted.reward:
+        reward = {**own_use(wanted.reward), "name": wanted.reward.rpartition(":")[2]}
+    own = " `function` takes Python of your own." if any(":" in name for name in (*wanted.tools, wanted.reward)) else ""
     comment = (
         f"What an episode is made of. The parser {parser} reads calls written as {form}. Tools: what the model may "
         f"call.{own} Rewards: {wanted.reward} gives {judged.get(wanted.reward, 'the reward')}; their sum is "
         "what training raises. max_turns: turns of the model in an episode, calls included."
     )
-    value = {"parser": parser, "tools": list(map(tool_use, wanted.tools)), "rewards": [reward], "max_turns": 4}
+    value = {"parser": parser, "tools": list(map(own_use, wanted.tools)), "rewards": [reward], "max_turns": 4}
     return Section(comment, {"default": value})
 
 

@@ -70,8 +70,8 @@ class DifficultyPools:
     def _skips(self, position: int) -> bool:
         if self.settings is None or not self._rates:
             return False
-        row = self._order.row(position)
-        return row in self._rates and (position // self._order.rows + row) % self.settings.revisit != 0
+        row, epoch = self._order.visit(position)
+        return row in self._rates and (epoch + row) % self.settings.revisit != 0
 
     def _pool(self, rate: float) -> str | None:
         assert self.settings is not None, "without settings nothing is judged"

@@ -84,7 +84,7 @@ def _head(export: Export, name: str) -> Iterator[str]:
         "Steps": f"{step_of(export.checkpoint.resolve())} of {run.total_steps}",
         "Tools": _code({tool["use"] for each in environments for tool in each["tools"]}),
         "Rewards": _code({part["use"] for each in environments for part in each["rewards"]}),
-        "Training data": used and _data(used),
+        "Training data": ", ".join(map(_data, used if isinstance(used, list) else [used] if used else [])),
         "Versions": ", ".join(f"{library} {version}" for library, version in libraries.items() if version),
     }
     yield f"# {name}"
