@@ -29,8 +29,10 @@ from toolrl_plugin_console import results
 from toolrl_plugin_console.options import ConsoleOptions
 from toolrl_plugin_console.texts import episode_text, metrics_line, shown_path
 
-_METRICS = ("accuracy", "errors/count", "reward/mean", "calls/mean", "usage/cost", "loss", "time/step")
-"""Of a line."""
+_METRICS = ("accuracy", "errors/count", "truncated", "reward/mean", "calls/mean", "usage/cost", "loss", "time/step")
+"""Metrics of a line. Those of what goes wrong come early, as a narrow terminal drops the last."""
+_FEW_SUCCESSES = 0.5
+"""Share of calls without an error below which a line shows `calls/success`."""
 _SAMPLE_CHARACTERS = 2000
 """Of a printed episode; a longer one is cut in the middle."""
 _NOTEBOOK_SECONDS = 1.0
@@ -189,7 +191,10 @@ class ConsoleObserver:
         # The view shows it, too.
         left = self._left() if report.kind != "eval" and self._live is None else None
         tail = f"left {format_duration(left)}" if left is not None else ""
-        names = dict.fromkeys([*_METRICS, *self._options.metrics])
+        failing = report.metrics.get("calls/success", 1.0) < _FEW_SUCCESSES
+        names = dict.fromkeys(
+            [*_METRICS[:4], *(["calls/success"] if failing else []), *_METRICS[4:], *self._options.metrics]
+        )
         return metrics_line(head, report.metrics, names, tail, self._console.width if self._in_place else None)
 
     def _left(self) -> float | None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from toolrl.protocols import RunInfo, StepReport
 from toolrl.runs.formatting import format_metric, format_number
 from toolrl.runs.metrics import MetricsLine
-from toolrl_plugin_console.texts import shown_path, sparkline
+from toolrl_plugin_console.texts import is_remarkable, shown_path, sparkline
 
 _METRICS = (
     "accuracy",
@@ -24,7 +24,7 @@ _METRICS = (
     "calls/success",
     "turns/mean",
     "tokens/sampled",
-    "truncated/rate",
+    "truncated",
     "errors/count",
     "usage/cost",
     "loss",
@@ -86,7 +86,7 @@ def table(history: History, more: Sequence[str], width: int) -> Iterator[Rendera
             if name.startswith(("avg@", "pass@", "usage/")) and not name.endswith(("@1", "/stderr"))
         ]
         for name in dict.fromkeys([*_METRICS, *found, *more]):
-            if name in last.metrics and (last.metrics[name] or name in _METRICS[:3]):
+            if any(name in report.metrics and is_remarkable(name, report.metrics[name]) for report in (first, last)):
                 before = [value(first.metrics, name) if first is not last else ""] if steps else []
                 grid.add_row(f"{kind} {name}", *before, value(last.metrics, name))
     if grid.row_count:
