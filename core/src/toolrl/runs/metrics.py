@@ -20,6 +20,8 @@ from toolrl.protocols import StepReport
 from toolrl.runs.files import json_line, naming, open_regular, plain_float, read_lines, write_atomic
 
 RESERVED = ("step", "kind", "time", "episodes")
+_OLD_NAMES = {"stop/no_call": "stop/final"}
+"""Names in older files, with the present ones."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class MetricsLine:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> MetricsLine:
-        metrics = {name: float(value) for name, value in record.items() if name not in RESERVED}
+        metrics = {_OLD_NAMES.get(name, name): float(it) for name, it in record.items() if name not in RESERVED}
         return cls(int(record["step"]), str(record["kind"]), float(record["time"]), int(record["episodes"]), metrics)
 
 
