@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from toolrl.errors import DataError
 from toolrl.protocols import StepReport
+from toolrl.runs.formatting import UNCERTAINTY
 from toolrl.runs.files import json_line, naming, open_regular, plain_float, read_lines, write_atomic
 
 RESERVED = ("step", "kind", "time", "episodes")
@@ -113,7 +114,8 @@ HIGHER_IS_BETTER = ("accuracy", "reward/mean", "avg@", "pass@", "calls/success")
 
 def has_best(name: str) -> bool:
     """Whether the highest value of this metric is its best."""
-    name = name if not name.endswith("/stderr") else ""
+    if name.endswith(UNCERTAINTY):
+        return False
     return any(name == known or (known.endswith("@") and name.startswith(known)) for known in HIGHER_IS_BETTER)
 
 

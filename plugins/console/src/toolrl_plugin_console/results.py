@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolrl.protocols import RunInfo, StepReport
-from toolrl.runs.formatting import format_metric, format_number
+from toolrl.runs.formatting import UNCERTAINTY, format_metric, format_number
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_console.texts import is_remarkable, shown_path, sparkline
 
@@ -83,7 +83,7 @@ def table(history: History, more: Sequence[str], width: int) -> Iterator[Rendera
         found = [
             name
             for name in last.metrics
-            if name.startswith(("avg@", "pass@", "usage/")) and not name.endswith(("@1", "/stderr"))
+            if name.startswith(("avg@", "pass@", "usage/")) and not name.endswith(("@1", *UNCERTAINTY))
         ]
         for name in dict.fromkeys([*_METRICS, *found, *more]):
             if any(name in report.metrics and is_remarkable(name, report.metrics[name]) for report in (first, last)):

@@ -91,12 +91,18 @@ def _tile(headline: Headline) -> str:
 
 def _numbers(headline: Headline) -> list[str]:
     """The start, the end and the best."""
-    shares = headline.unit == "share"
-    values = (headline.start, headline.end, headline.best)
-    shown = [f"{100 * value:.1f}\u00a0%" if shares else format_number(value) for value in values]
-    if headline.error is not None:
-        shown[1] += f" ± {100 * headline.error:.1f}\u00a0%" if shares else f" ± {format_number(headline.error)}"
+    shown = [_number(value, headline.unit) for value in (headline.start, headline.end, headline.best)]
+    shown[1] += _error(headline.errors, "", headline.unit)
     return shown
+
+
+def _error(metrics: Mapping[str, float], name: str, unit: str) -> str:
+    """A metric's confidence interval, or else its standard error; empty if it has neither."""
+    low, high = (metrics.get(f"{name}/interval/{end}") for end in ("low", "high"))
+    if low is not None and high is not None:
+        return f" [{_number(low, unit)}, {_number(high, unit)}]"
+    error = metrics.get(f"{name}/stderr")
+    return "" if error is None else f" ± {_number(error, unit)}"
 
 
 def comparison(runs: Sequence[Run]) -> str:
@@ -137,7 +143,7 @@ def metrics_table(runs: Sequence[Run]) -> str:
         into += rows
     head = ["metric", *(title for title, _ in columns), ""]
     errors = any(name.endswith("/stderr") for _, metrics in columns for name in metrics)
-    note = "±: standard error, clustered by task." if errors else ""
+    note = "[]: 95 % interval, ±: standard error, both clustered by task." if errors else ""
     folded = f"<details><summary>{len(more)} other metrics</summary>{_table('', '', head, more, 'metrics')}</details>"
     return f"<section>{_table('Metrics', note, head, sections, 'metrics')}{folded if more else ''}</section>"
 
@@ -145,9 +151,8 @@ def metrics_table(runs: Sequence[Run]) -> str:
 def _metric_row(chart: Chart, name: str, columns: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[str, list[str]]:
     cells = []
     for _, metrics in columns:
-        error = metrics.get(f"{name}/stderr")
-        value = _number(metrics[name], chart.unit) if name in metrics else "–"
-        cells.append(escape(value if error is None else f"{value} ± {_number(error, chart.unit)}"))
+        value = _number(metrics[name], chart.unit) + _error(metrics, name, chart.unit) if name in metrics else "–"
+        cells.append(escape(value))
     title = escape(chart.title if chart.metrics == (name,) else name)
     return f'<span title="{escape(name)}">{title}</span>', [*cells, f'<span class="note">{escape(chart.note)}</span>']
 
