@@ -128,3 +128,18 @@ def test_a_zero_that_says_that_something_is_broken_is_shown(tmp_path: Path) -> N
     assert "truncated 1" in line[0]
     assert re.search(r"train calls/success +0 +0", table)
     assert re.search(r"train truncated +1 +1", table)
+
+
+def test_a_pipe_gets_a_line_now_and_then_while_many_episodes_are_sampled() -> None:
+    now, out = 0.0, io.StringIO()
+    shown = ConsoleObserver(ConsoleOptions(), file=out, clock=lambda: now)
+    run: Any = None
+    shown.toolrl_phase_start(run, "sampling", 5000)
+    for index in range(2500):
+        now += 0.1
+        shown.toolrl_episode_end(run, build_episode(index, round_id="rollout"))
+    first, *lines = out.getvalue().splitlines()
+    assert first == "sampling, 5,000 episodes"
+    assert len(lines) == 8, "one each 30 s of 250"
+    assert lines[0] == "sampling: 300/5,000 episodes  30.0 s, 7 min 50 s left"
+    assert "\x1b" not in out.getvalue()

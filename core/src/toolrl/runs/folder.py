@@ -327,7 +327,7 @@ def describe_work(summary: Mapping[str, Any]) -> str:
     """The steps of a run, or the episodes of one without steps."""
     if summary.get("total_steps") == 0:
         count = summary.get("episodes", 0)
-        return "1 episode" if count == 1 else f"{count} episodes"
+        return "1 episode" if count == 1 else f"{count:,} episodes"
     return f"{summary.get('steps', 0)} of {summary.get('total_steps', '?')} steps"
 
 

@@ -61,7 +61,7 @@ def runs_page(root: Path) -> str:
 </head>
 <body>
 <header><div class="name"><span class="brand">toolrl</span><h1>{title}</h1></div></header>
-<main>{table("Runs", f"{len(rows):,} runs, newest first.", _HEAD, rows)}</main>
+<main>{table("Runs", "Newest first.", _HEAD, rows)}</main>
 </body>
 </html>
 """

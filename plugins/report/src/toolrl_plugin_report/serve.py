@@ -50,8 +50,8 @@ class ServedRun:
         """By name: when it last changed, counted by `_clock`."""
         self._clock = 0
         self._searching = threading.Lock()
-        self._waiting = 0
-        """Files that are still to be read."""
+        self._waiting = 1
+        """Files that are still to be read; 1 before it is known."""
         self._tokens: dict[int, str] = {}
 
     def find(self, path: str) -> tuple[ServedRun, str] | None:
@@ -123,7 +123,7 @@ class ServedRun:
 
     def _note(self, known: int) -> str:
         if self._waiting:
-            return f"{known:,} episodes so far; {self._waiting} files of episodes are still to be read."
+            return f"{known:,} episodes so far; files of episodes still to be read: {self._waiting}."
         return f"All {known:,} episodes. {KEYS}" if known else no_episodes(self._folder.config)
 
     def _stamp(self) -> str:
