@@ -13,7 +13,7 @@ from typing import Any
 
 from toolrl.runs.files import plain_float
 from toolrl.runs.records import StoredEpisode, to_plain
-from toolrl.types import CallError, CallRecord, Episode, Message, Trajectory, Turn
+from toolrl.types import CallError, CallRecord, Episode, EpisodeFailure, Message, Trajectory, Turn
 
 TEXT_LIMIT = 20_000
 """Characters of one text at most; the middle is left out."""
@@ -43,8 +43,7 @@ def row(stored: StoredEpisode) -> list[Any]:
         None,
         episode.correct,
         episode.stop_reason,
-        episode.failure
-        and f"{episode.failure.fault} ({episode.failure.component}): {episode.failure.message[:_EXCERPT]}",
+        episode.failure and _fault(episode.failure),
         len(calls),
         sorted({tool_name(record) for record in calls}),
         sorted({record.result.error for record in calls if record.result.error is not None}),
@@ -55,6 +54,11 @@ def row(stored: StoredEpisode) -> list[Any]:
         episode.answer and episode.answer[:_EXCERPT],
         None if episode.task.answer is None else _text(to_plain(episode.task.answer))[:_EXCERPT],
     ]
+
+
+def _fault(failure: EpisodeFailure) -> str:
+    part = "" if failure.component == failure.fault else f" ({failure.component})"
+    return f"{failure.fault}{part}: {failure.message[:_EXCERPT]}"
 
 
 def said(episode: Episode) -> str:
