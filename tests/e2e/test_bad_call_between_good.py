@@ -69,7 +69,7 @@ BAD: Mapping[str, tuple[str, str, str]] = {
 def test_both_good_calls_run_and_all_three_are_answered_in_order(name: str) -> None:
     bad, kind, form = BAD[name]
     episode, engine = play(f"First {call('2 + 3')}\n{bad}\n{call('4 * 5')}", "Done.")
-    assert (episode.failure, episode.stop_reason) == (None, "no_call")
+    assert (episode.failure, episode.stop_reason) == (None, "final")
 
     wrong = episode.turns[0].items[1]
     assert isinstance(wrong, CallError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ def test_a_pushed_model_has_a_card_and_loads_again(
     assert {"toolrl", "reinforcement-learning", "dapo"} <= set(card.data.tags)
     last = trained.folder.metrics_lines("eval")[-1].metrics
     row = next(line for line in card.text.splitlines() if line.startswith("| accuracy |"))
-    value, error = (float(part) for part in row.strip("| ").split(" | ")[-1].split(" ± "))
-    assert (value, error) == pytest.approx((last["accuracy"], last["accuracy/stderr"]), abs=5e-4)
+    figures = [float(part) for part in re.findall(r"[\d.]+", row.strip("| ").split(" | ")[-1])]
+    assert figures == pytest.approx([last[f"accuracy{it}"] for it in ("", "/interval/low", "/interval/high")], abs=5e-4)
     for part in ("`calculator`", "`exact`", "| Steps | 3 of 3 |", "dapo, "):
         assert part in card.text, part
 

@@ -104,7 +104,7 @@ class Outcome:
     last turn."""
     score: Score | None = None
     """The harness's own, added to those of the environment's rewards under the name `harness`."""
-    stop: StopReason = "no_call"
+    stop: StopReason = "final"
 
 
 class Harness(Protocol):

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.source import FailurePolicy, SamplesRounds, TakesWeights
 from toolrl.run_builder import RunBuilder
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
+from toolrl.runs.log import RunLog
 from toolrl.runs.status import RunPhase, status_file
 from toolrl.tools.endpoints import Endpoints
 from toolrl.tools.restart_counts import RestartCounts
@@ -141,24 +143,22 @@ async def assemble(
     `data` names the data sets that the command needs and whether each has to be there. They are built before a model is
     loaded. At the end everything is stopped in reverse order; last, observers are notified of the end.
     """
-    config = loaded.config
-    backend = build_trainer(registry, config)
-    backend.prepare(ranks.device_name)
-    directory = run_directory(config)
-    source = model_source(config.model.path)
-    trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
-    if trains and isinstance(backend, ChecksMemory):
-        backend.check_memory(source, engine_options(registry, config), ranks.size)
-    datasets = build_datasets(registry, config, directory.absolute(), data or {})
-    sources = [part for tasks in datasets.values() for part in parts_of(tasks)]
-    for tasks in sources if ranks.first else ():
-        if isinstance(tasks, CheckedTasks):
-            tasks.check_first()
     async with AsyncExitStack() as stack:
-        stack.enter_context(masked_logs(loaded.hide))
+        log = stack.enter_context(_run_log(loaded, ranks))
+        config = loaded.config
+        backend = build_trainer(registry, config)
+        backend.prepare(ranks.device_name)
+        directory = run_directory(config)
+        source = model_source(config.model.path)
+        trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
+        if trains and isinstance(backend, ChecksMemory):
+            backend.check_memory(source, engine_options(registry, config), ranks.size)
+        datasets = _datasets(registry, config, data or {}, ranks)
         folder = _run_folder(directory, loaded, registry, ranks, total_steps, resume=resume, overwrite=overwrite)
         if ranks.first:
             backend.clean(folder.directory)
+            if not folder.replaces:
+                log.open(folder.directory)
         stack.callback(folder.close)
         model = backend.load_model(source, ranks=ranks)
         builder = RunBuilder(loaded, registry, model, folder.directory, ranks)
@@ -166,7 +166,7 @@ async def assemble(
         events = builder.events(folder, config.observers if observers is None else observers)
         if trains and ranks.first:
             events.add("unused names", UnusedNames(config))
-        events.extra_metrics = left_out(sources)
+        events.extra_metrics = left_out(_parts(datasets))
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         phase = RunPhase(events.phase_start)
         elsewhere = workers and config.cluster.rollout_workers
@@ -183,10 +183,43 @@ async def assemble(
         sampler = await stack.enter_async_context(starting)
         if folder.replaces:
             folder.begin()
+            log.open(folder.directory)
         if ranks.first:
             await stack.enter_async_context(status_file(folder.directory, lambda: _facts(phase) | sampler.status()))
         parts = (loaded, registry, backend, model, environments, sampler.engine, sampler.runner, limits, folder, events)
         yield Assembly(*parts, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
+
+
+@contextmanager
+def _run_log(loaded: LoadedConfig, ranks: Ranks) -> Iterator[RunLog]:
+    """The log of a run, which the first rank writes once it is opened in the run's folder."""
+    log = RunLog(loaded.hide)
+    with masked_logs(loaded.hide, log.add if ranks.first else None):
+        log.add(logging.INFO, "toolrl", f"the run starts in process {os.getpid()} on {platform.node()}")
+        try:
+            yield log
+            log.add(logging.INFO, "toolrl", "the run finished")
+        except BaseException as error:
+            whole = isinstance(error, Exception) and not isinstance(error, ToolrlError)
+            said = "".join(traceback.format_exception(error)) if whole else f"{type(error).__name__}: {error}"
+            log.add(logging.ERROR if isinstance(error, Exception) else logging.INFO, "toolrl", f"the run ended: {said}")
+            raise
+        finally:
+            log.close()
+
+
+def _datasets(registry: Registry, config: Config, data: Mapping[str, bool], ranks: Ranks) -> Mapping[str, TaskSource]:
+    """The data sets that a command needs, whose first rows the first rank checks."""
+    datasets = build_datasets(registry, config, run_directory(config).absolute(), data)
+    for tasks in _parts(datasets) if ranks.first else ():
+        if isinstance(tasks, CheckedTasks):
+            tasks.check_first()
+    return datasets
+
+
+def _parts(datasets: Mapping[str, TaskSource]) -> list[TaskSource]:
+    """The data sets, a mixture as its parts."""
+    return [part for tasks in datasets.values() for part in parts_of(tasks)]
 
 
 def _run_folder(

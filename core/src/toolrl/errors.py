@@ -24,6 +24,8 @@ class ToolrlError(Exception):
     message: str = ""
     where: str | None = None
     hint: str | None = None
+    component: str | None = None
+    """The name of the component at fault, if the raiser knows it."""
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)

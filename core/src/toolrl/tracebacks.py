@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from traceback import StackSummary, TracebackException
+from traceback import FrameSummary, StackSummary, TracebackException, extract_tb
 
 _TOOLRL = f"{Path(__file__).parent}{os.sep}"
 _LIBRARY = (f"{Path(os.__file__).parent}{os.sep}", "<frozen ")
 """The standard library, which may hold the folders of installed packages."""
-_PLUGIN = re.compile(r"[/\\]toolrl_(common|plugin_\w+)[/\\]")
+_PLUGIN = re.compile(r"[/\\]toolrl_(common|testing|plugin_\w+)[/\\]")
 _FRAME = re.compile(r'^[ \t]*File "[^"\n]+", line [0-9]', re.MULTILINE)
 
 
@@ -25,6 +25,24 @@ def from_author(stack: StackSummary) -> StackSummary:
     A plugin's frames above a file of the user's count as toolrl's."""
     place = _authors(stack)
     return stack if place is None else StackSummary.from_list(stack[place:])
+
+
+def author_place(error: BaseException) -> str | None:
+    """The file and line of the author's own code where an exception was raised, such as `rewards.py:12`: the innermost
+    frame outside of libraries and of toolrl, before one of a plugin. None if there is no such frame."""
+    places: list[FrameSummary] = []
+    part: BaseException | None = error
+    while part is not None:
+        for frame in reversed(extract_tb(part.__traceback__)):
+            name = frame.filename
+            if not name.startswith((_TOOLRL, *_LIBRARY)) and "-packages" not in name:
+                places.append(frame)
+        part = part.__cause__ or part.__context__
+    if not places:
+        return None
+    found = next((it for it in places if not _PLUGIN.search(it.filename)), places[0])
+    path = Path(found.filename)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{found.lineno}"
 
 
 def format_error(error: BaseException) -> str:

@@ -214,7 +214,7 @@ def _indented(text: str) -> str:
 
 
 _Cut = Literal["max_turns", "max_tokens", "context_full", "timeout"]
-StopReason = Literal["answer", "no_call", _Cut, "tool_done", "invalid_calls", "error", "aborted"]
+StopReason = Literal["answer", "final", _Cut, "tool_done", "invalid_calls", "error", "aborted"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,9 @@ async def test_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[
         text, data = said(capsys, path), json.loads(said(capsys, path, "--json"))
     assert "grpo: running" in text
     assert "last step: rollout 2.0 s, step 3.0 s" in text
-    assert "ages of its samples in versions: mean 0.25, oldest 2; finished groups that wait: 3" in text
+    assert "staleness of its samples, in weight versions: mean 0.25, max 2; finished groups waiting: 3" in text
     assert "now updating, step 5, for 4 s (process " in text
-    assert "groups that wait for a worker with room: 9" in text
+    assert "groups waiting for a free worker: 9" in text
     lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
     assert lines["0"] == ["0", "ready", "100", "on", "host", "7", "2", "5", "1", "40", "0"]
     assert lines["2"] == ["2", "starting", *["-"] * 7]
@@ -67,10 +67,10 @@ def test_a_run_that_was_killed_says_nothing_of_now(tmp_path: Path, capsys: pytes
     folder.close()
     text = said(capsys, str(folder.directory))
     assert "grpo: interrupted" in text
-    assert "it isn't running now" in text
+    assert "not running" in text
     assert "updating" not in text
 
 
 def test_a_run_that_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = a_run(tmp_path)
-    assert "it is starting: nothing is known yet" in said(capsys, str(folder.directory))
+    assert "starting" in said(capsys, str(folder.directory))

@@ -267,7 +267,7 @@ def test_keys_of_other_systems_name_what_there_is_instead(
 
 def test_an_environment_is_not_called_like_a_standard_error(tree: dict[str, Any], registry: Registry) -> None:
     tree["environments"]["math/stderr"] = tree["environments"]["default"]
-    with pytest.raises(ConfigError, match=r"environments.math/stderr.*standard errors"):
+    with pytest.raises(ConfigError, match=r"environments.math/stderr.*rename it"):
         check_config(tree, registry=registry)
 
 

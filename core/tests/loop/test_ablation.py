@@ -73,7 +73,8 @@ def test_what_the_tools_give_is_taken_away() -> None:
         assert (
             metrics[f"ablation/{condition}/benefit/accuracy/stderr"] == metrics["accuracy/stderr"] == pytest.approx(0.1)
         )
-        assert metrics[f"ablation/{condition}/benefit/accuracy/low"] == pytest.approx(0.9 - 0.196, abs=1e-4)
+        low, high = (metrics[f"ablation/{condition}/benefit/accuracy/{end}"] for end in ("low", "high"))
+        assert 0.4 < low < 0.9 < high < 1.0, "no share is above 1"
     assert all("no tools are available" in it for it in setup.answers("none/"))
     assert all("is unavailable" in it for it in setup.answers("failing/"))
     assert setup.tools.count("call") == 2 * 20, "with the tools, and under `shuffled`"

@@ -24,7 +24,7 @@ def episode(environment: str, *roles: str) -> Episode:
     task = Task("t", (Message("user", "?"),))
     whole = one_trajectory(
         id="t#0", task=task, environment=environment, group="train-1/0", index=0, ids=(1, 2), loss_mask=(0, 1),
-        logprobs=(0.0, -1.0), weight_versions=(-1, 0), prompt_length=1, turns=(), messages=(), stop_reason="no_call",
+        logprobs=(0.0, -1.0), weight_versions=(-1, 0), prompt_length=1, turns=(), messages=(), stop_reason="final",
     )  # fmt: skip
     return replace(whole, trajectories=tuple(replace(whole.main, role=role) for role in roles))
 

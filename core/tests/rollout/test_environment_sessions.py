@@ -228,7 +228,7 @@ def test_two_environments_in_one_batch_keep_what_is_their_own() -> None:
     ]
     assert all(it.failure is None for it in episodes)
     sold, _, riddle, _, other, _ = episodes
-    assert (sold.stop_reason, riddle.stop_reason) == ("max_turns", "no_call")
+    assert (sold.stop_reason, riddle.stop_reason) == ("max_turns", "final")
     assert entries(sold) == [(0, "step:till", 0.25), (1, "step:environment", 0.5), (None, "reward:judge", 2.0)]
     assert entries(riddle) == [
         (0, "step:ring", 0.25), (0, "call_cost", -0.125), (None, "tool:ring", 3.0),

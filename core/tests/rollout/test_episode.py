@@ -104,7 +104,7 @@ def play(
 def test_a_call_is_answered_and_the_answer_ends_the_episode() -> None:
     toolset = RecordingToolset(lambda call: "42")
     episode, engine = play([CALL, "right"], environment(toolset))
-    assert episode.stop_reason == "no_call"
+    assert episode.stop_reason == "final"
     assert [message.role for message in episode.messages] == ["user", "assistant", "tool", "assistant"]
     assert episode.messages[2].content == "42"
     assert episode.calls[0].call.id == "call_1"
@@ -175,7 +175,7 @@ def test_spans_lead_from_a_call_to_its_tokens() -> None:
 @pytest.mark.parametrize(
     ("script", "limits", "fields", "reason"),
     [
-        (["right"], LIMITS, {}, "no_call"),
+        (["right"], LIMITS, {}, "final"),
         (["<answer>4</answer>"], LIMITS, {"end_flags": EndFlags(["answer"])}, "answer"),
         ([CALL] * 9, LIMITS, {"max_turns": 3}, "max_turns"),
         (["x" * 500], LIMITS, {}, "max_tokens"),
@@ -194,7 +194,7 @@ def test_stop_reasons(script: list[str], limits: Limits, fields: dict[str, Any],
     ("script", "turns", "reason"),
     [
         (["<call>{</call>", UNKNOWN, "right"], 2, "invalid_calls"),
-        ([UNKNOWN, CALL, WRONG, f"{CALL}{UNKNOWN}", UNKNOWN, "right"], 6, "no_call"),
+        ([UNKNOWN, CALL, WRONG, f"{CALL}{UNKNOWN}", UNKNOWN, "right"], 6, "final"),
         ([WRONG, UNKNOWN], 2, "invalid_calls"),
     ],
 )
@@ -361,7 +361,7 @@ def test_a_budget_that_ends_at_a_stop_string_which_ends_nothing_cuts_the_turn(
 
     env, script = environment(parser=Fence(), end_flags=flags), ["a" + stop, "right"]
     whole, tokens = play(script, env)[0], len("a" + stop)
-    assert (whole.stop_reason, whole.turns[0].finish) == ("no_call", "stop"), "with room it reads on"
+    assert (whole.stop_reason, whole.turns[0].finish) == ("final", "stop"), "with room it reads on"
     limits = replace(LIMITS, max_turn_tokens=tokens)
     if reason == "context_full":
         limits = replace(LIMITS, max_episode_tokens=whole.prompt_length + tokens)

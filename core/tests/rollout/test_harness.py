@@ -142,7 +142,7 @@ async def gives_up_alone(task: Task, model: Model, episode: EpisodeContext) -> O
     ("play", "says"),
     [
         (raises, "it raised KeyError: 'nothing'"),
-        (asks_nothing, "it ended as 'no_call' without asking the model"),
+        (asks_nothing, "it ended as 'final' without asking the model"),
         (gives_text, "gave str '4', expected an Outcome"),
         (gives_up_alone, "CancelledError"),
     ],
@@ -160,8 +160,8 @@ def test_failures_of_a_harness(play: Play, says: str) -> None:
     [
         ("x" * 99, Limits(40, 400), "agent", "max_tokens"),
         ("x" * 999, Limits(400, 400), "agent", "context_full"),
-        ("call " + "x" * 99, Limits(40, 400), "agent", "no_call"),  # A whole call can still be answered.
-        ("x" * 99, Limits(40, 400), "critic", "no_call"),
+        ("call " + "x" * 99, Limits(40, 400), "agent", "final"),  # A whole call can still be answered.
+        ("x" * 99, Limits(40, 400), "critic", "final"),
     ],
 )
 def test_an_episode_that_ends_in_a_cut_turn_is_truncated(said: str, limits: Limits, role: str, stop: str) -> None:
@@ -183,7 +183,7 @@ def test_a_turn_that_was_cut_and_gone_on_from_is_no_end() -> None:
         await model.ask([*task.messages, turn.message, Message("user", "Go on.")])
         return Outcome()
 
-    assert episode_of(play).stop_reason == "no_call"
+    assert episode_of(play).stop_reason == "final"
 
 
 def test_the_tokens_of_a_prompt_are_counted_without_a_turn() -> None:

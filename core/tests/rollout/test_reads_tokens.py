@@ -96,7 +96,7 @@ def test_ids_decide_and_not_what_they_spell() -> None:
     episode = play(parser, [turn, [*spelled("<|tool|>done<|tool|>"), END_ID]])
     assert episode.failure is None
     assert [call.call.raw for call in episode.calls] == ["<|tool|>x<|tool|>"]
-    assert episode.stop_reason == "no_call"
+    assert episode.stop_reason == "final"
     start = episode.prompt_length
     # "say <|tool|>" is twelve tokens, the call the three behind them.
     assert episode.calls[0].call.tokens == (start + 12, start + 15)

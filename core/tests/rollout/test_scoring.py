@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from toolrl.errors import DataError, RewardError
+from toolrl.errors import DataError, RewardError, RunStoppedError
 from toolrl.rollouts.environment import Environment, Limits, NamedReward
 from toolrl.rollouts.runner import Runner
 from toolrl.rollouts.scoring import score_of, scored_together
@@ -321,3 +322,58 @@ async def test_a_plain_function_that_takes_too_long_fails_its_episode_and_never_
     named.jobs[0].when_ended((ended := asyncio.Event()).set)
     await asyncio.wait_for(ended.wait(), 60)
     assert (await score_of(named, make_episode("x"))).value == 1.0
+
+
+# A reward that raises is told of at once, and once.
+
+
+class Raises:
+    """Raises in every second episode, in a function that it calls."""
+
+    async def score(self, episode: Episode) -> Score:
+        return Score(self.divided(episode.index % 2))
+
+    def divided(self, by: int) -> float:
+        return 1 / by
+
+
+class RaisesInAThread(Raises):
+    def score(self, episode: Episode) -> Score:  # type: ignore[override]
+        return Score(self.divided(episode.index % 2))
+
+
+class RaisesOfAGroup(Raises):
+    async def score_group(self, episodes: Sequence[Episode]) -> list[Score]:
+        return [Score(self.divided(0))] * len(episodes)
+
+
+LINE = f"test_scoring.py:{inspect.getsourcelines(Raises.divided)[1] + 1}"
+
+
+@pytest.mark.parametrize("kind", [Raises, RaisesInAThread, RaisesOfAGroup])
+def test_a_reward_that_raises_is_logged_once_with_its_traceback(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    groups, _ = rollout(FixedReward(1.0), kind())
+    assert {episode.failure.component for group in groups for episode in group.episodes if episode.failure} == {"r1"}
+    (record,) = [record for record in caplog.records if record.name == "toolrl.rollouts.source"]
+    text = record.getMessage()
+    assert "reward (r1): RewardError: reward 'r1' raised ZeroDivisionError" in text
+    assert LINE in text
+    assert "Traceback" in text
+
+
+@pytest.mark.parametrize("kind", [Raises, RaisesInAThread, RaisesOfAGroup])
+def test_too_many_failures_of_a_reward_end_the_run_with_its_file_and_line(kind: Any) -> None:
+    with pytest.raises(RunStoppedError, match="max_error_rate") as caught:
+        rollout(kind(), max_error_rate=0.2)
+    assert "(r0)" in str(caught.value)
+    assert LINE in str(caught.value)
+
+
+def test_a_secret_in_a_rewards_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Tells:
+        async def score(self, episode: Episode) -> Score:
+            raise ValueError("key s3cret")
+
+    rollout(Tells(), hide=lambda text: text.replace("s3cret", "${KEY}"))
+    assert "${KEY}" in caplog.text
+    assert "s3cret" not in caplog.text

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolrl.runs.files import json_line
+from toolrl.runs.folder import RunFolder
 from toolrl.runs.records import Opaque, episode_from_json, episode_to_json, from_plain, to_plain
 from toolrl.types import CallError, Episode, Media, MediaInput, Message, RewardEntry, Task, Trajectory, Turn
 
@@ -184,3 +185,14 @@ def test_unknown_fields_are_passed_over_and_missing_ones_take_the_default(make_e
     assert episode_from_json({**record, "of_a_later_version": 1}) == make_episode()
 
 
+
+
+def test_a_stop_reason_of_older_records_is_read_under_its_present_name(
+    make_episode: Callable[..., Episode], make_run: Callable[..., RunFolder]
+) -> None:
+    record = through_json(episode_to_json(make_episode()))
+    assert episode_from_json({**record, "stop_reason": "no_call"}).stop_reason == "final"
+    folder = make_run()
+    with folder.metrics.path.open("ab") as file:
+        file.write(json_line({"step": 9, "kind": "train", "time": 0.0, "episodes": 1, "stop/no_call": 0.5}))
+    assert RunFolder.open(folder.directory).metrics_lines()[-1].metrics == {"stop/final": 0.5}

@@ -11,6 +11,7 @@ _PARTS = (
     ("Episodes", "runs.episodes"),
     ("Records of episodes", "runs.records"),
     ("Checkpoints", "loop.checkpoints"),
+    ("The log", "runs.log"),
     ("The report", "report:page"),
 )
 

@@ -27,7 +27,7 @@ Run = Callable[..., list[Episode]]
 def test_the_api_calls_tools_and_answers(api: HttpStub, run: Run) -> None:
     api.script(says(None, ("double", '{"number": 4}'), finish="tool_calls"), says("It is 8."))
     (episode,) = run(input_price=1.0, cached_input_price=0.5, output_price=10.0)
-    assert (episode.stop_reason, episode.final_text, episode.failure) == ("no_call", "It is 8.", None)
+    assert (episode.stop_reason, episode.final_text, episode.failure) == ("final", "It is 8.", None)
     first, second = api.requests
     assert first["tools"][0]["function"]["name"] == "double"
     assert (first["temperature"], first["max_tokens"]) == (0.7, 50)
@@ -70,8 +70,8 @@ def test_the_parser_reads_calls_in_the_text(api: HttpStub, run: Run) -> None:
     [
         (says("Too lo", finish="length"), "max_tokens"),
         (says("", finish="content_filter"), "aborted"),
-        (says(None, refusal="I won't."), "no_call"),
-        (says(None), "no_call"),
+        (says(None, refusal="I won't."), "final"),
+        (says(None), "final"),
         (refuses(400, "This model's maximum context length is 8192 tokens."), "context_full"),
         (refuses(400, "Filtered.", "content_filter"), "aborted"),
         (says("<answer>8</answer>"), "answer"),

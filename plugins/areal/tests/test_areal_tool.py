@@ -162,7 +162,7 @@ def test_a_third_tool_is_called_by_its_markers(folder: Path, parser: Any) -> Non
     tool = made(folder)
     script = ["So <unit>1 km</unit>, which is never said", "and ```", "unit\n2km\n```", "but <unit>x</unit>", "Done."]
     episode = play(tool, script, parser)
-    assert (episode.failure, episode.stop_reason) == (None, "no_call")
+    assert (episode.failure, episode.stop_reason) == (None, "final")
     said = [record.result.text for record in episode.calls]
     assert said == ["1000 m, call 1", "2000 m, call 2", "Error: Tool execution failed - what is x?"]
     assert episode.turns[0].segments[-1].text == "\n```output\n1000 m, call 1\n```\n"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from toolrl.protocols import StepReport
+from toolrl_plugin_console import observer, results
 from toolrl_plugin_console.observer import ConsoleObserver
 from toolrl_plugin_console.options import ConsoleOptions
 from toolrl_plugin_console.texts import episode_text, sparkline
@@ -107,3 +108,38 @@ def test_a_sparkline_averages_what_does_not_fit() -> None:
     assert sparkline([0.0, 0.0, 4.0, 4.0, float("nan"), 7.0, 7.0], 3) == "▁▅█"
     assert sparkline([2.0, 2.0], 8) == "▁▁"
     assert sparkline([float("inf")], 8) == ""
+
+
+METRICS_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+
+
+@pytest.mark.parametrize("name", [*dict.fromkeys([*observer._METRICS, *results._METRICS])])
+def test_each_metric_of_the_console_is_one_that_runs_write(name: str) -> None:
+    owner, _, rest = name.partition("/")
+    assert re.search(rf"`{name}`|`{owner}/<key>` .*`{rest}`", METRICS_PAGE.read_text(encoding="utf-8"))
+
+
+def test_a_zero_that_says_that_something_is_broken_is_shown(tmp_path: Path) -> None:
+    shown, out = console(sample_every=0)
+    play(tmp_path, shown, more={"calls/success": 0.0, "truncated": 1.0})
+    line, table = re.search(r"^train 4/4.*$", out.getvalue(), re.M), out.getvalue().partition("finished")[2]
+    assert line is not None
+    assert "calls/success 0" in line[0]
+    assert "truncated 1" in line[0]
+    assert re.search(r"train calls/success +0 +0", table)
+    assert re.search(r"train truncated +1 +1", table)
+
+
+def test_a_pipe_gets_a_line_now_and_then_while_many_episodes_are_sampled() -> None:
+    now, out = 0.0, io.StringIO()
+    shown = ConsoleObserver(ConsoleOptions(), file=out, clock=lambda: now)
+    run: Any = None
+    shown.toolrl_phase_start(run, "sampling", 5000)
+    for index in range(2500):
+        now += 0.1
+        shown.toolrl_episode_end(run, build_episode(index, round_id="rollout"))
+    first, *lines = out.getvalue().splitlines()
+    assert first == "sampling, 5,000 episodes"
+    assert len(lines) == 8, "one each 30 s of 250"
+    assert lines[0] == "sampling: 300/5,000 episodes  30.0 s, 7 min 50 s left"
+    assert "\x1b" not in out.getvalue()

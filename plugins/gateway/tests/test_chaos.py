@@ -76,9 +76,9 @@ if __name__ == "__main__":
     print(act(way, url, key, json.load(sys.stdin)["messages"]))
 '''
 OUTCOMES = {
-    "fine": ("no_call", None),
-    "half": ("no_call", None),
-    "leave": ("no_call", None),
+    "fine": ("final", None),
+    "half": ("final", None),
+    "leave": ("final", None),
     "hang": ("timeout", None),
     "crash": ("error", "broken"),
     "kill": ("error", "ended with status 137"),

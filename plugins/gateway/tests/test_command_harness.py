@@ -159,7 +159,7 @@ async def test_stdout_may_be_the_answer_and_folders_are_deleted(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "made"))
     (tmp_path / "made").mkdir()
     episode = await played(rig, harness("plain", tmp_path, answer="stdout"))
-    assert (episode.failure, episode.answer, episode.stop_reason) == (None, "hello", "no_call")
+    assert (episode.failure, episode.answer, episode.stop_reason) == (None, "hello", "final")
     assert not list((tmp_path / "made").iterdir())
 
 

@@ -257,7 +257,7 @@ async def test_an_agent_of_a_package_plays(tmp_path: Path, name: str) -> None:
     episode = await played(name, "well", script, tmp_path)
 
     assert episode.failure is None
-    assert (episode.answer, episode.stop_reason) == ("43", "no_call")
+    assert (episode.answer, episode.stop_reason) == ("43", "final")
     assert len(episode.turns) == case.turns
     assert len(episode.trajectories) == case.trajectories, episode.metrics
 
@@ -269,8 +269,8 @@ async def test_a_badly_formatted_turn_is_scored(tmp_path: Path, name: str) -> No
     episode = await played(name, "bad", in_turn(*case.bad), tmp_path, case.bad_words, crash_reward=-1.0)
 
     assert episode.failure is None
-    assert episode.stop_reason in ("no_call", "aborted")
-    assert episode.stop_reason == "no_call" or episode.reward == -1.0
+    assert episode.stop_reason in ("final", "aborted")
+    assert episode.stop_reason == "final" or episode.reward == -1.0
     assert not any("response_format" in str(turn) for turn in episode.turns)
 
 

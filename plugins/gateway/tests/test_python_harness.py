@@ -137,7 +137,7 @@ async def test_a_loop_of_twenty_lines_is_one_trajectory(rig: Any, agent: str) ->
     (episode,) = await played(rig, f"{agent}:play", [double(2), double(4), "8"])
 
     assert episode.failure is None
-    assert (episode.answer, episode.stop_reason) == ("8", "no_call")
+    assert (episode.answer, episode.stop_reason) == ("8", "final")
     (trajectory,) = episode.trajectories
     assert [turn.text for turn in trajectory.turns] == [double(2), double(4), "8"]
     assert [record.result.text for record in episode.calls] == ["4", "8"]
@@ -187,7 +187,7 @@ async def test_an_episode_whose_last_request_was_refused_fails_with_the_refusal(
 
 async def test_a_refusal_that_an_agent_copes_with_is_no_failure(rig: Any, agent: str) -> None:
     (episode,) = await played(rig, f"{agent}:unaware", ["hello"] * 3)
-    assert (episode.failure, episode.answer, episode.stop_reason) == (None, "done", "no_call")
+    assert (episode.failure, episode.answer, episode.stop_reason) == (None, "done", "final")
     assert episode.metrics["harness/refused"] == 2
 
 
@@ -203,7 +203,7 @@ async def test_an_agent_that_asks_nothing_is_told_why_that_may_be(rig: Any, agen
         ("cut", 600, "max_tokens"),
         ("forgiving", 600, "max_tokens"),
         ("judged", 600, "max_tokens"),
-        ("judged", 5, "no_call"),
+        ("judged", 5, "final"),
     ],
 )
 async def test_an_episode_that_ends_in_a_cut_turn_is_truncated(

@@ -184,6 +184,6 @@ async def test_an_episode_with_a_format_is_one_trajectory(rig: Any, tmp_path: Pa
     harness = PythonHarness(PythonOptions(target=f"{tmp_path}/agent.py:{function}"), make_build_context("python"))
     script = ['<call>{"x": 2}</call>', "It is 4.", '{"x": 4}']
     (episode,) = await rig.episodes(harness, ScriptedEngine(script))
-    assert (episode.failure, episode.answer, episode.stop_reason) == (None, "4", "no_call")
+    assert (episode.failure, episode.answer, episode.stop_reason) == (None, "4", "final")
     assert (len(episode.turns), len(episode.trajectories)) == (3, 1)
     assert '"integer"' in episode.main.messages[0].content

@@ -63,7 +63,7 @@ def test_an_episode_of_every_family(name: str, format_of: Any, parser_of: Any, l
     toolset = RecordingToolset(lambda call: f"found {call.arguments['query']}", tools=[look])
     episode, engine = play(chat, parser, [calling, broken, answer], toolset)
     assert episode.failure is None, episode.failure
-    assert episode.stop_reason == "no_call"
+    assert episode.stop_reason == "final"
     first, second, last = episode.turns
     assert [record.call.arguments for record in first.calls] == [dict(call.arguments) for call in calls]
     assert [record.result.text for record in first.calls] == [f"found {query}" for query in queries]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from toolrl.protocols import StepReport
 from toolrl.runs.folder import RunFolder
+from toolrl.runs.log import RunLog
 from toolrl.types import Episode
 from toolrl_plugin_report.page import build_page, write_report
 
@@ -36,7 +39,7 @@ def test_charts_and_episodes_are_drawn(make_run: MakeRun, open_page: Any) -> Non
 
 def test_the_bar_leads_to_the_parts(make_run: MakeRun, open_page: Any) -> None:
     page = open_page(make_run().report_path, height=400)
-    assert texts(page, "#bar [data-part]") == ["Results", "Tools", "Update", "Episodes", "Setup"]
+    assert texts(page, "#bar [data-part]:visible") == ["Results", "Tools", "Update", "Episodes", "Setup"]
     page.locator("#bar [data-part=browser]").click()
     page.wait_for_selector("#bar [data-part=browser][aria-current=true]")
     assert page.locator("#browser").bounding_box()["y"] < 100
@@ -165,3 +168,46 @@ def test_a_comparison_draws_all_runs(make_run: MakeRun, tmp_path: Path, open_pag
     legend = " ".join(texts(page, ".chart .legend"))
     for label in ("one · train", "two · train", "one · eval", "two · eval"):
         assert label in legend
+
+
+def test_a_search_reads_conversations_and_calls(make_run: MakeRun, open_page: Any) -> None:
+    page = open_page(make_run(result="it EXPLODED\n twice").report_path)
+    page.keyboard.press("/")
+    page.keyboard.type("it exploded twice")
+    assert texts(page, "output")[-1] == "8 shown"
+    page.get_by_label("search").fill("<tool_call>add")
+    assert texts(page, "output")[-1] == "8 shown"
+    page.get_by_label("search").fill("nowhere")
+    assert texts(page, "output")[-1] == "0 of 8 shown"
+
+
+def test_calls_stand_on_a_time_line(make_run: MakeRun, open_page: Any) -> None:
+    page = open_page(make_run().report_path)
+    bars = page.locator(".timeline span")
+    assert bars.all_inner_texts() == ["turn 1", "add", "turn 2"]
+    assert bars.nth(1).get_attribute("title") == "add · 250 ms · from 500 ms"
+    boxes = [bar.bounding_box() for bar in bars.all()]
+    assert [box["x"] for box in boxes] == sorted(box["x"] for box in boxes)
+    assert boxes[1]["width"] > 2 * boxes[2]["width"], "0.25 s and 0.1 s"
+
+
+def test_an_episode_can_be_kept_as_json(make_run: MakeRun, open_page: Any) -> None:
+    page = open_page(make_run(said=HOSTILE).report_path, "#tab=json&episode=t1%231")
+    page.locator("#detail pre", has_text='"id": "t1#1"').wait_for()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert download.value.suggested_filename == "t1#1.json"
+    assert json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["reward"] == pytest.approx(0.1)
+
+
+def test_the_log_of_a_run_is_text(make_run: MakeRun, open_page: Any) -> None:
+    folder = make_run()
+    log = RunLog()
+    log.open(folder.directory)
+    log.add(logging.WARNING, "toolrl.x", f"the template ignores tools {HOSTILE}")
+    log.close()
+    page = open_page(write_report(folder))
+    assert texts(page, "#bar [data-part]:visible")[-2] == "Log"
+    (line,) = texts(page, ".log .warn")
+    assert "WARNING toolrl.x: the template ignores tools </script><script>" in line
+    assert page.locator("img").count() == 0

@@ -138,6 +138,45 @@ def test_the_index_that_a_run_keeps_is_that_of_its_files(
     assert read_index(file) is None  # of another file than this
 
 
+def test_a_served_search_reads_every_episode(make_run: MakeRun, serve: Callable[[Path], str], open_page: Any) -> None:
+    folder = make_run(steps=40, result="it exploded")
+    url = serve(folder.directory)
+    page = open_page(url, "#tab=json")
+    page.locator("html[data-loaded=all]").wait_for()
+    page.get_by_label("search").fill("It  Exploded")
+    page.locator("output", has_text="82 shown").wait_for()
+    page.get_by_label("search").fill("nowhere to be found")
+    page.locator("output", has_text="0 of 82 shown").wait_for()
+    page.get_by_label("search").fill("")
+    page.locator("#list button").first.click()
+    page.locator("#detail pre", has_text="weight_versions").wait_for()
+    asked = {"file": "000002-train", "line": 1, "id": "t1#1"}
+    assert json.loads(ask(url, "record", asked)[1])["weight_versions"]
+    assert ask(url, "record", {**asked, "id": "t0#0"})[0] == 404
+    assert ask(url, "favicon.ico")[0] == 204
+
+
+def test_a_folder_of_runs_is_served_with_a_list_of_them(
+    make_run: MakeRun, serve: Callable[[Path], str], open_page: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_run("one").directory.parent
+    (root / "sub").mkdir()
+    make_run("sub/a&b #2", error=ValueError("bad"))
+    (root / "link").symlink_to(root / "one")
+    url = serve(root)
+    page = open_page(url + "runs/one/")
+    page.locator("#detail h3").wait_for()
+    index = ask(url)[1]
+    links = re.findall(r'<a href="([^"]+)">([^<]+)</a>', index)
+    assert sorted(links) == [("runs/one/", "one"), ("runs/sub/a%26b%20%232/", "sub/a&amp;b #2")]
+    assert "failed" in index
+    assert "<!doctype html>" in ask(url, "runs/sub/a%26b%20%232/")[1]
+    for path in ("runs/link/", "runs/../one/", "runs/one/config.yaml", "runs/", "live"):
+        assert ask(url, path)[0] == 404
+    assert main(["report", str(root)]) == 2
+    assert "--serve" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_and_options_that_do_nothing(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,8 +190,8 @@ def test_a_port_that_is_taken_and_options_that_do_nothing(
 
 def test_a_client_that_sends_half_a_request_is_dropped(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_module._Handler, "timeout", 0.3)
-    run, addresses = make_run(), queue.Queue[str]()
-    arguments = (run, (), "127.0.0.1", 0, addresses.put)
+    run, addresses = serve_module.ServedRun(make_run()), queue.Queue[str]()
+    arguments = (run, "127.0.0.1", 0, addresses.put)
     threading.Thread(target=serve_module.serve, args=arguments, daemon=True).start()
     address = urllib.parse.urlsplit(addresses.get(timeout=30))
     with socket.create_connection((address.hostname, address.port), timeout=30) as client:

@@ -109,7 +109,7 @@ def test_an_episode_has_verifiers_own_transcript_and_reward(kind: str, script: l
 
 
 def test_stops() -> None:
-    assert play(["4"]).stop_reason == "no_call"
+    assert play(["4"]).stop_reason == "final"
     assert play(["9", "4"], kind="game").stop_reason == "tool_done"
     assert play(["9"] * 4, kind="game").stop_reason == "max_turns"
     ours = play(["9"] * 2, kind="game", max_turns=2)

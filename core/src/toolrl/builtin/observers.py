@@ -24,7 +24,17 @@ class PlainConsole:
     def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
         """Print a line of metrics."""
         if report.kind == "eval" or report.step % self._every == 0:
-            names = ("accuracy", "reward/mean", "calls/mean", "usage/cost", "errors/count", "loss", "time/step")
+            names = (
+                "accuracy",
+                "reward/mean",
+                "calls/mean",
+                "calls/success",
+                "truncated",
+                "usage/cost",
+                "errors/count",
+                "loss",
+                "time/step",
+            )
             shown = [f"{name} {format_metric(report.metrics, name)}" for name in names if name in report.metrics]
             step = f" {report.step}/{run.total_steps}" if run.total_steps else ""
             print(f"{report.kind}{step}", *shown, sep="  ", flush=True)

@@ -202,12 +202,12 @@ def print_result(args: argparse.Namespace, folder: RunFolder, facts: dict[str, A
         print_json(facts)
         return
     from toolrl.plugins.registry import load_registry
+    from toolrl.runs.formatting import format_metric, measured
 
     consoles = [use["use"] for use in folder.config["observers"] if use["use"].rpartition("/")[2] == "console"]
     if any(not load_registry().get("observers", name).component.fallback for name in consoles):
         return
     width = max(20, *map(len, facts))
     for name, value in facts.items():
-        error = f" ± {facts[f'{name}/stderr']:.2g}" if f"{name}/stderr" in facts else ""
-        if not name.endswith("/stderr"):
-            print(f"{name:>{width}}  {value:.4g}{error}" if isinstance(value, float) else f"{name:>{width}}  {value}")
+        if measured(name) == name:
+            print(f"{name:>{width}}  {format_metric(facts, name) if isinstance(value, float) else value}")

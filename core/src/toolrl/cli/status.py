@@ -55,7 +55,7 @@ def _blocks(
     if last:
         yield from _last_step(last)
     if status is None:
-        yield "it is starting: nothing is known yet" if live else "it isn't running now"
+        yield "starting" if live else "not running"
         return
     age = time.time() - float(status.get("time", 0.0))
     doing, seconds = status.get("doing", "starting"), float(status.get("doing_seconds", 0.0))
@@ -65,7 +65,7 @@ def _blocks(
         yield f"restarts of all ranks: {status['rank_restarts']}"
     waiting = status.get("waiting_groups")
     if waiting is not None:
-        yield f"groups that wait for a worker with room: {waiting}"
+        yield f"groups waiting for a free worker: {waiting}"
     workers = status.get("workers", [])
     yield "\n" + _workers(workers)
     tools = _merged_tools(workers)
@@ -83,10 +83,10 @@ def _last_step(last: Mapping[str, float]) -> Iterator[str]:
     if times:
         yield f"last step: {', '.join(times)}"
     if "staleness/mean" in last:
-        waiting = f"; finished groups that wait: {last['groups/waiting']:.0f}" if "groups/waiting" in last else ""
+        waiting = f"; finished groups waiting: {last['groups/waiting']:.0f}" if "groups/waiting" in last else ""
         yield (
-            f"ages of its samples in versions: mean {last['staleness/mean']:.2f}, "
-            f"oldest {last['staleness/max']:.0f}{waiting}"
+            f"staleness of its samples, in weight versions: mean {last['staleness/mean']:.2f}, "
+            f"max {last['staleness/max']:.0f}{waiting}"
         )
 
 

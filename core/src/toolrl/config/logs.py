@@ -17,21 +17,29 @@ from typing import Any
 
 from toolrl.terminal_text import visible
 
+Keep = Callable[[int, str, str], None]
+"""Takes the level, the logger's name and the text of a record."""
+
 
 @contextmanager
-def masked_logs(hide: Callable[[str], str]) -> Iterator[None]:
+def masked_logs(hide: Callable[[str], str], keep: Keep | None = None) -> Iterator[None]:
     """While this is entered, `hide` is applied to every log record of this process, tracebacks included, to warnings,
-    and to exceptions that nothing catches, in a thread or while an object is deleted."""
+    and to exceptions that nothing catches, in a thread or while an object is deleted. `keep` gets them all from INFO
+    on, also of a library whose logger has handlers of its own."""
     before = logging.getLogRecordFactory()
 
     def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
         record = before(*args, **kwargs)
         _mask(record, hide)
+        if keep is not None and isinstance(record.levelno, int) and record.levelno >= logging.INFO:
+            keep(record.levelno, record.name, _text(record))
         return record
 
     def report(what: str, error: BaseException) -> None:
-        text = f"{what}:\n{''.join(traceback.format_exception(error))}"
-        print(hide(text), end="", file=sys.stderr)
+        text = hide(f"{what}:\n{''.join(traceback.format_exception(error))}")
+        print(text, end="", file=sys.stderr)
+        if keep is not None:
+            keep(logging.ERROR, "uncaught", text)
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
@@ -42,11 +50,18 @@ def masked_logs(hide: Callable[[str], str]) -> Iterator[None]:
             report(f"{args.err_msg or 'Exception ignored in'} {args.object!r}", args.exc_value)
 
     shown = warnings.formatwarning
+
+    def formatted(*args: Any, **kwargs: Any) -> str:
+        text = hide(shown(*args, **kwargs))
+        if keep is not None:
+            keep(logging.WARNING, "py.warnings", text)
+        return text
+
     logging.setLogRecordFactory(make)
     with (
         nullcontext() if hide is str else _replaced(threading, "excepthook", in_thread),
         nullcontext() if hide is str else _replaced(sys, "unraisablehook", unraisable),
-        _replaced(warnings, "formatwarning", lambda *args, **kwargs: hide(shown(*args, **kwargs))),
+        _replaced(warnings, "formatwarning", formatted),
     ):
         try:
             yield
@@ -65,6 +80,15 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
     finally:
         if getattr(module, name) is value:
             setattr(module, name, before)
+
+
+def _text(record: logging.LogRecord) -> str:
+    """A record's message and traceback."""
+    try:
+        text = record.getMessage()
+    except Exception:  # noqa: BLE001 - arguments that don't fit
+        text = str(record.msg)
+    return f"{text}\n{record.exc_text}" if record.exc_text else text
 
 
 def _mask(record: logging.LogRecord, hide: Callable[[str], str]) -> None:

@@ -381,8 +381,10 @@ class Config(Frame):
         rollout = self.rollout
         if not _DEVICE.fullmatch(self.device):
             raise ValueError(f"device: {self.device!r} is no device; set auto, cpu, cuda or cuda:N")
-        if name := next((name for name in self.environments if name.endswith("/stderr")), None):
-            raise ValueError(f"environments.{name}: metrics that end with /stderr are standard errors; rename it")
+        if name := next(
+            (name for name in self.environments if re.search("/(stderr|interval/low|interval/high)$", name)), None
+        ):
+            raise ValueError(f"environments.{name}: metrics that end so are errors of other metrics; rename it")
         if self.deterministic and rollout.max_staleness:
             raise ValueError("deterministic: needs rollout and training to take turns; set rollout.max_staleness to 0")
         if self.deterministic and self.cluster.rollout_workers:

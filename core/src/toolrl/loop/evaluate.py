@@ -20,12 +20,20 @@ from typing import Any
 
 from toolrl.config.model import EvaluationConfig
 from toolrl.errors import ConfigError
-from toolrl.loop.metrics import episode_metrics, error_metrics, paired_difference, pass_metrics, values_by_task
+from toolrl.loop.metrics import (
+    episode_metrics,
+    error_metrics,
+    is_share,
+    paired_difference,
+    pass_metrics,
+    values_by_task,
+)
 from toolrl.loop.mixture import first_tasks
 from toolrl.protocols import TaskSource
 from toolrl.rollouts.environment import Environment, Limits, pick_environment
 from toolrl.rollouts.runner import Runner
 from toolrl.rollouts.source import SamplesRounds
+from toolrl.runs.formatting import measured
 from toolrl.runs.status import RunPhase
 from toolrl.tools.toolbox import ToolBoxSession
 from toolrl.types import Group, Task, ToolCall, ToolResult
@@ -132,9 +140,9 @@ async def ablate(
             environment.tools.sessions = sessions[condition]
         under = await replace(evaluator, runner=runner.variant(changed, condition)).groups(0)
         found, baseline = evaluator.metrics(under), values_by_task(under)
-        shown = {name: value for name, value in found.items() if name.removesuffix("/stderr") in _SHOWN}
+        shown = {name: value for name, value in found.items() if measured(name) in _SHOWN}
         for name in ("accuracy", "reward/mean"):
-            benefit = paired_difference(values[name], baseline[name]) or {}
+            benefit = paired_difference(values[name], baseline[name], shares=is_share(name)) or {}
             shown |= {f"benefit/{name}/{key}".removesuffix("/value"): value for key, value in benefit.items()}
         metrics |= {f"ablation/{condition}/{name}": value for name, value in shown.items()}
     return metrics

@@ -40,6 +40,8 @@ is also a wrong answer in accuracy, avg@k and pass@k, unless no reward judges it
     <metric>/stderr               of an evaluation: the standard error, clustered by task, of accuracy, reward/mean,
                                   avg@k, pass@k, and accuracy and reward of an environment or a data set; of two tasks
                                   or more
+    <metric>/interval/<end>       `low` and `high`, the ends of the 95 % confidence interval of those of them that are
+                                  shares: accuracy, avg@k, pass@k, and accuracy of an environment or a data set
     ablation/<name>/<key>         `toolrl eval --ablate` under the condition `none`, `shuffled` or `failing`: accuracy,
                                   reward/mean, calls/mean, usage/cost
     ablation/<name>/benefit/<key> accuracy or reward/mean with the tools, minus that; under it `stderr`,
@@ -59,6 +61,8 @@ from toolrl.types import Episode, Group
 
 Clusters = Sequence[Sequence[float]]
 """The values of each task's episodes; a task may have none."""
+Interval = tuple[float, float, float]
+"""A value with the ends of its confidence interval."""
 _Z95 = 1.959963984540054
 _TRUNCATED = ("max_tokens", "context_full", "timeout")
 
@@ -236,10 +240,21 @@ def values_by_task(groups: Sequence[Group]) -> dict[str, list[list[float]]]:
 
 
 def error_metrics(groups: Sequence[Group], k: int) -> dict[str, float]:
-    """The standard errors of an evaluation's metrics. None of a mean over fewer than two tasks."""
+    """Standard errors of an evaluation's metrics, and intervals of shares. None of a mean over fewer than two tasks."""
     of_tasks = {name: [[value] for value in values] for name, values in _pass_values(groups, k).items()}
-    found = {name: standard_error(values) for name, values in {**values_by_task(groups), **of_tasks}.items()}
-    return {f"{name}/stderr": error for name, error in sorted(found.items()) if error is not None}
+    found = {**values_by_task(groups), **of_tasks}
+    metrics = {}
+    for name, values in sorted(found.items()):
+        if (error := standard_error(values)) is not None:
+            metrics[f"{name}/stderr"] = error
+        if is_share(name) and (interval := share_interval(values)) is not None:
+            metrics |= {f"{name}/interval/low": interval[0], f"{name}/interval/high": interval[1]}
+    return metrics
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric with an error is a share, between 0 and 1."""
+    return name == "accuracy" or name.startswith(("avg@", "pass@", "environment/accuracy/", "dataset/accuracy/"))
 
 
 def pass_at_k(episodes: int, correct: int, k: int) -> float:
@@ -263,14 +278,70 @@ def standard_error(values: Clusters, baseline: Clusters | None = None) -> float 
     return None if tasks < 2 else math.sqrt(tasks / (tasks - 1) * math.fsum((own - other) ** 2 for own, other in parts))
 
 
-def paired_difference(values: Clusters, baseline: Clusters) -> dict[str, float] | None:
+def paired_difference(values: Clusters, baseline: Clusters, *, shares: bool = False) -> dict[str, float] | None:
     """`value`, the difference of two means of the same tasks, its `stderr`, and `low` and `high`, the ends of its 95 %
-    confidence interval. None where fewer than two tasks have values."""
+    confidence interval; of `shares`, Newcombe's. None if fewer than two tasks have values."""
     error = standard_error(values, baseline)
     if error is None or not any(values) or not any(baseline):
         return None
     value = fmean(chain.from_iterable(values)) - fmean(chain.from_iterable(baseline))
-    return {"value": value, "stderr": error, "low": value - _Z95 * error, "high": value + _Z95 * error}
+    low, high = value - _Z95 * error, value + _Z95 * error
+    own, other = (share_interval(it) if shares else None for it in (values, baseline))
+    if own is not None and other is not None:
+        means = [fmean(chain.from_iterable(it)) for it in (values, baseline)]
+        low, high = newcombe((means[0], *own), (means[1], *other), _correlation(values, baseline))
+    return {"value": value, "stderr": error, "low": low, "high": high}
+
+
+# Confidence intervals of shares, which never leave [0, 1], and of their differences.
+
+
+def wilson(share: float, count: float) -> tuple[float, float]:
+    """Compute the 95 % score interval of a share of `count` independent observations: Wilson, JASA 22 (1927), 209-212.
+
+    (p + z²/2n ± z √(p (1 − p)/n + z²/4n²)) / (1 + z²/n)
+    """
+    square = _Z95**2 / count
+    middle = (share + square / 2) / (1 + square)
+    half = math.sqrt(share * (1 - share) * square + square**2 / 4) / (1 + square)
+    return max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share))
+
+
+def share_interval(values: Clusters) -> tuple[float, float] | None:
+    """Compute Wilson's interval of the mean of values in [0, 1], clustered by task. None for fewer than two tasks.
+
+    The count is the effective one: values over the design effect, the clustered variance of the mean over that of
+    independent values (Kish, Survey Sampling, 1965; compared for Wilson's interval by Franco et al., J. Survey Stat.
+    Methodol. 7 (2019), 334-364). It is at most the number of values. If all values are 0, or all are 1, the design
+    effect can't be estimated, and the number of tasks is the count. With one value a task it is Wilson's own.
+    """
+    every = list(chain.from_iterable(values))
+    tasks, error = sum(map(bool, values)), standard_error(values)
+    if error is None or not all(0.0 <= value <= 1.0 for value in every):
+        return None
+    share = fmean(every)
+    clustered = error**2 * (tasks - 1) / tasks
+    count = share * (1 - share) / clustered if clustered else math.inf
+    return wilson(share, tasks if share in (0.0, 1.0) else min(count, len(every)))
+
+
+def newcombe(own: Interval, other: Interval, correlation: float) -> tuple[float, float]:
+    """Compute the 95 % interval of the difference of two shares from their own intervals, each (share, low, high), and
+    the correlation of the two shares: Newcombe, Statistics in Medicine 17 (1998), 2635-2650, method 8; with correlation
+    0 his method 10 for independent samples, 17, 873-890."""
+
+    def distance(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * correlation * a * b + b * b))
+
+    (p, low, high), (q, floor, ceiling) = own, other
+    return p - q - distance(p - low, ceiling - q), p - q + distance(high - p, q - floor)
+
+
+def _correlation(values: Clusters, baseline: Clusters) -> float:
+    """Estimate the correlation of two means of the same tasks; 0 if one of them doesn't vary."""
+    own, other = _deviations(values), _deviations(baseline)
+    scale = math.sqrt(math.fsum(it * it for it in own) * math.fsum(it * it for it in other))
+    return max(-1.0, min(1.0, math.fsum(a * b for a, b in zip(own, other, strict=True)) / scale)) if scale else 0.0
 
 
 def _deviations(values: Clusters) -> list[float]:

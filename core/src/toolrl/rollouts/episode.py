@@ -226,7 +226,7 @@ class EpisodeRun:
         self._answer = self._model.answer if outcome.answer is None else outcome.answer
         self._harness_score = outcome.score
         # A harness may not know that the last turn was cut.
-        return self._model.cut or outcome.stop if outcome.stop in ("no_call", "max_tokens") else outcome.stop
+        return self._model.cut or outcome.stop if outcome.stop in ("final", "max_tokens") else outcome.stop
 
     async def _turn(self, session: ToolBoxSession) -> StopReason | None:
         """One assistant turn with the answers to it; the reason to end, or None to go on."""
@@ -273,7 +273,7 @@ class EpisodeRun:
             return "context_full" if run.room <= 0 else "max_tokens"
         reply = await session.respond(turn)
         if reply is None:
-            return "no_call"
+            return "final"
         self._invalid_turns = 0
         self._reward.add_reply(turn, reply.reward)
         run.messages.extend(reply.messages)

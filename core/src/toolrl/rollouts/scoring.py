@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +24,7 @@ from toolrl.tools.loop_watch import call_component, run_stoppable
 from toolrl.tools.results import LARGEST
 from toolrl.tools.threads import POOL, Job
 from toolrl.tools.values import as_number
-from toolrl.tracebacks import format_error, message_of
+from toolrl.tracebacks import author_place, format_error, message_of
 from toolrl.types import Episode, EpisodeFailure, RewardEntry, Score, Turn
 
 _SOURCES = ("call_cost", "harness", "mean", "model", "tool")
@@ -110,6 +111,10 @@ class EpisodeReward:
 
     def add_score(self, named: NamedReward, score: Any, episode: Episode) -> None:
         """What a reward function, or the harness, gave for an episode. Raises RewardError for what is no Score."""
+        with _blaming(named):
+            self._add_score(named, score, episode)
+
+    def _add_score(self, named: NamedReward, score: Any, episode: Episode) -> None:
         if not isinstance(score, Score):
             raise RewardError(f"reward {named.name!r} gave {type(score).__name__} {score!r:.80}, expected a Score")
         try:
@@ -147,14 +152,28 @@ def finite(name: str, value: Any, error: type[ToolrlError] = RewardError) -> flo
 def failure_of(error: BaseException, fault: str, hide: Callable[[str], str]) -> EpisodeFailure:
     """An exception as an episode keeps it; `fault` is the faulty part where the exception doesn't name it."""
     fault = error.fault if isinstance(error, ToolrlError) else fault
-    component = (error.where if isinstance(error, ToolrlError) else None) or fault
+    component = (error.component or error.where if isinstance(error, ToolrlError) else None) or fault
     text = f"{type(error).__name__}: {message_of(error)}"
     return EpisodeFailure(fault, component, hide(text), hide(format_error(error)))
 
 
 def reward_raised(named: NamedReward, error: BaseException) -> RewardError:
-    """The error that names a reward function which raised."""
-    return RewardError(f"reward {named.name!r} raised {type(error).__name__}: {message_of(error)}")
+    """The error that names a reward function which raised, with the file and line of the user's code."""
+    place = author_place(error)
+    at = f" ({place})" if place else ""
+    raised = RewardError(f"reward {named.name!r} raised {type(error).__name__}: {message_of(error)}{at}")
+    raised.component = named.name
+    return raised
+
+
+@contextmanager
+def _blaming(named: NamedReward) -> Iterator[None]:
+    """Put a reward's name on the RewardErrors that are raised inside."""
+    try:
+        yield
+    except RewardError as error:
+        error.component = named.name
+        raise
 
 
 def _read(named: NamedReward, score: Score, episode: Episode) -> tuple[list[RewardEntry], dict[str, float]]:
@@ -179,7 +198,8 @@ def _read(named: NamedReward, score: Score, episode: Episode) -> tuple[list[Rewa
 
 async def score_of(named: NamedReward, episode: Episode) -> Any:
     """What a reward gives for one episode. Raises RewardError."""
-    return await _ask(named, "score", episode)
+    with _blaming(named):
+        return await _ask(named, "score", episode)
 
 
 async def scored_together(
@@ -199,10 +219,12 @@ async def scored_together(
 async def _group_scores(named: NamedReward, episodes: Sequence[Episode]) -> Sequence[Any]:
     """A score or an exception for each episode."""
     try:
-        scores = await _ask(named, "score_group", tuple(episodes))
-        if not isinstance(scores, Sequence) or len(scores) != len(episodes):
-            given = f"{len(scores)} scores" if isinstance(scores, Sequence) else type(scores).__name__
-            raise RewardError(f"reward {named.name!r} gave {given} for {len(episodes)} episodes, expected one for each")
+        with _blaming(named):
+            scores = await _ask(named, "score_group", tuple(episodes))
+            if not isinstance(scores, Sequence) or len(scores) != len(episodes):
+                given = f"{len(scores)} scores" if isinstance(scores, Sequence) else type(scores).__name__
+                text = f"reward {named.name!r} gave {given} for {len(episodes)} episodes, expected one for each"
+                raise RewardError(text)
     except Exception as error:  # noqa: BLE001 - no cancellation, `_ask` saw to that: it is these episodes' data
         return [error] * len(episodes)
     return scores

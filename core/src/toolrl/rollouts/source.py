@@ -7,6 +7,7 @@ order of the data or what becomes of the groups.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -14,7 +15,9 @@ from typing import Any, Protocol
 from toolrl.errors import RunStoppedError
 from toolrl.protocols import WeightSource
 from toolrl.rollouts.environment import Limits
-from toolrl.types import Episode, Group, Task
+from toolrl.types import Episode, EpisodeFailure, Group, Task
+
+_log = logging.getLogger(__name__)
 
 _FEWEST_CRASHES = 8
 """Fewer say nothing of a tool's health."""
@@ -80,11 +83,13 @@ class RolloutWorkers(GroupSource, TakesWeights, Protocol):
 
 
 class FailurePolicy:
-    """Notifies observers of episodes, and stops a run of which too many fail."""
+    """Notifies observers of episodes, logs the first failure of each part, and stops a run of which too many fail."""
 
     def __init__(self, max_error_rate: float, on_episode: Callable[[Episode], None] | None = None) -> None:
         self._max_error_rate = max_error_rate
         self._on_episode = on_episode
+        self._failed: set[tuple[str, str]] = set()
+        """Fault and component of failures that were logged."""
 
     def notify(self, groups: Iterable[Group]) -> None:
         """Notify observers of all episodes of these groups."""
@@ -93,9 +98,20 @@ class FailurePolicy:
 
     def notify_episodes(self, episodes: Iterable[Episode]) -> None:
         """The one place from which observers get an episode."""
-        if self._on_episode is not None:
-            for episode in episodes:
+        for episode in episodes:
+            if episode.failure is not None:
+                self._log_first(episode.id, episode.failure)
+            if self._on_episode is not None:
                 self._on_episode(episode)
+
+    def _log_first(self, episode: str, failure: EpisodeFailure) -> None:
+        """Log the traceback of the first failure in each part: a thousand episodes would print a thousand."""
+        if (failure.fault, failure.component) not in self._failed:
+            self._failed.add((failure.fault, failure.component))
+            _log.error(
+                "episode %s failed in the %s: %s; later failures there are only counted (errors/count)\n%s",
+                episode, _part(failure), failure.message, failure.traceback,
+            )  # fmt: skip
 
     def check(self, groups: Sequence[Group]) -> None:
         """Raises RunStoppedError where more than max_error_rate of the episodes failed, or of their calls crashed."""
@@ -106,10 +122,9 @@ class FailurePolicy:
             return
         (fault, component), count = Counter((f.fault, f.component) for f in failures).most_common(1)[0]
         example = next(f for f in failures if (f.fault, f.component) == (fault, component))
-        place = fault if component == fault else f"{fault} ({component})"
         raise RunStoppedError(
             f"{len(failures)} of {len(episodes)} episodes failed, more than rollout.max_error_rate "
-            f"{self._max_error_rate:g} allows; {count} of them in the {place}: {example.message}",
+            f"{self._max_error_rate:g} allows; {count} of them in the {_part(example)}: {example.message}",
             hint="The episodes with their tracebacks are in the run folder. Mend the cause, then run it again: "
             "with --resume to go on (train, sft), else with --overwrite.",
         )
@@ -127,3 +142,8 @@ class FailurePolicy:
             hint="The log has the tool's first traceback. Mend the tool, or have it raise ToolError for what the model "
             "should read; then run it again: with --resume to go on (train, sft), else with --overwrite.",
         )
+
+
+def _part(failure: EpisodeFailure) -> str:
+    """The part at fault, such as `reward (judge)`."""
+    return failure.fault if failure.component == failure.fault else f"{failure.fault} ({failure.component})"

@@ -8,6 +8,7 @@
     checkpoints/     the trainer's
     summary.json     status, duration, first, last and best metrics
     report.html      all of it in one page
+    run.log          warnings, the first traceback of each failing part, messages of engines; bounded
     .status.json     what the run does now, while it runs
     workers/         logs of rollout workers and trainer workers, where there are any
 
@@ -43,12 +44,13 @@ from toolrl.runs.files import (
     read_small,
     write_atomic,
 )
+from toolrl.runs.log import NAME, OLDER
 from toolrl.runs.metrics import MetricsLine, MetricsLog
 from toolrl.runs.records import StoredEpisode
 from toolrl.runs.metrics import summarise
 
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
-_OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html")
+_OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html", NAME, OLDER)
 _OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
 _SUMMARY_TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("total_steps", "start_step", "steps", "episodes", "unsaved_episodes"), (int,)),
@@ -325,7 +327,7 @@ def describe_work(summary: Mapping[str, Any]) -> str:
     """The steps of a run, or the episodes of one without steps."""
     if summary.get("total_steps") == 0:
         count = summary.get("episodes", 0)
-        return "1 episode" if count == 1 else f"{count} episodes"
+        return "1 episode" if count == 1 else f"{count:,} episodes"
     return f"{summary.get('steps', 0)} of {summary.get('total_steps', '?')} steps"
 
 

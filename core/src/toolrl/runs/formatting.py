@@ -8,8 +8,10 @@ from collections.abc import Mapping
 CONDITIONS = {"none": "without tools", "shuffled": "shuffled answers", "failing": "failing tools"}
 """Of an ablation, with their titles."""
 ABLATION_NOTE = (
-    "±: standard error, clustered by task. benefit: with tools minus this row, 95 % interval, paired by task"
+    "[]: 95 % interval, ±: standard error, both clustered by task. benefit: with tools minus this row, paired by task"
 )
+UNCERTAINTY = ("/stderr", "/interval/low", "/interval/high")
+"""Endings of metrics that tell how sure another metric is."""
 
 
 def format_number(value: float) -> str:
@@ -25,9 +27,17 @@ def format_number(value: float) -> str:
 
 
 def format_metric(metrics: Mapping[str, float], name: str) -> str:
-    """A metric, as `0.843 ± 0.021` where it has a standard error."""
+    """Format a metric: `0.843 [0.795, 0.881]` with a confidence interval, `0.843 ± 0.021` with a standard error."""
     shown, error = format_number(metrics[name]), metrics.get(f"{name}/stderr")
+    low, high = (metrics.get(f"{name}/interval/{end}") for end in ("low", "high"))
+    if low is not None and high is not None:
+        return f"{shown} [{low:.3f}, {high:.3f}]"
     return shown if error is None else f"{shown} ± {format_number(error)}"
+
+
+def measured(name: str) -> str:
+    """The metric that a metric's standard error, or an end of its confidence interval, belongs to; else the name."""
+    return next((name.removesuffix(ending) for ending in UNCERTAINTY if name.endswith(ending)), name)
 
 
 def ablation_rows(metrics: Mapping[str, float]) -> list[list[str]]:

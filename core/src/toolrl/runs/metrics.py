@@ -17,9 +17,12 @@ from typing import Any, Literal
 
 from toolrl.errors import DataError
 from toolrl.protocols import StepReport
+from toolrl.runs.formatting import UNCERTAINTY
 from toolrl.runs.files import json_line, naming, open_regular, plain_float, read_lines, write_atomic
 
 RESERVED = ("step", "kind", "time", "episodes")
+_OLD_NAMES = {"stop/no_call": "stop/final"}
+"""Names in older files, with the present ones."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class MetricsLine:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> MetricsLine:
-        metrics = {name: float(value) for name, value in record.items() if name not in RESERVED}
+        metrics = {_OLD_NAMES.get(name, name): float(it) for name, it in record.items() if name not in RESERVED}
         return cls(int(record["step"]), str(record["kind"]), float(record["time"]), int(record["episodes"]), metrics)
 
 
@@ -111,7 +114,8 @@ HIGHER_IS_BETTER = ("accuracy", "reward/mean", "avg@", "pass@", "calls/success")
 
 def has_best(name: str) -> bool:
     """Whether the highest value of this metric is its best."""
-    name = name if not name.endswith("/stderr") else ""
+    if name.endswith(UNCERTAINTY):
+        return False
     return any(name == known or (known.endswith("@") and name.startswith(known)) for known in HIGHER_IS_BETTER)
 
 

@@ -37,6 +37,9 @@ _LEFT_OUT = {(RewardEntry, "role"), (Turn, "usage"), (Trajectory, "sampling_mask
 _LEFT_OUT |= {(Trajectory, "role"), (Trajectory, "trained"), (Trajectory, "teacher_logprobs"), (Message, "trained")}
 """Fields that a record lacks where they have their default."""
 
+_OLD_STOPS = {"no_call": "final"}
+"""Stop reasons of older records, with their present names."""
+
 Coder = Callable[[Any], Any]
 
 
@@ -100,7 +103,8 @@ def episode_from_json(record: Mapping[str, Any]) -> Episode:
                 given = {name: [value] * length + it[name] for name, value in _GIVEN.items()}
                 given["ids"] = earlier[:length] + it["ids"]
             stored.append({**it, **given})
-        episode: Episode = _coders(Episode)[1]({**record, "trajectories": stored})
+        stop = {"stop_reason": _OLD_STOPS.get(record["stop_reason"], record["stop_reason"])}
+        episode: Episode = _coders(Episode)[1]({**record, **stop, "trajectories": stored})
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"not an episode: {error}") from error
     return episode

@@ -63,7 +63,7 @@ def _episode(step: int, group: int, index: int) -> Episode:
     name = f"train-{step}/{group}/t{group}"
     reward = RewardEntry(None, "reward:exact", REWARDS[(index + group) % 4])
     task = Task(f"t{group}", messages[:1])
-    return Episode(f"{name}#{index}", task, "default", name, index, (trajectory,), "no_call", rewards=(reward,))
+    return Episode(f"{name}#{index}", task, "default", name, index, (trajectory,), "final", rewards=(reward,))
 
 
 def write_toolrl(folder: Path, change: Change) -> None:

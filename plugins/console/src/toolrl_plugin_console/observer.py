@@ -29,10 +29,14 @@ from toolrl_plugin_console import results
 from toolrl_plugin_console.options import ConsoleOptions
 from toolrl_plugin_console.texts import episode_text, metrics_line, shown_path
 
-_METRICS = ("accuracy", "errors/count", "reward/mean", "calls/mean", "usage/cost", "loss", "time/step")
-"""Of a line."""
+_METRICS = ("accuracy", "errors/count", "truncated", "reward/mean", "calls/mean", "usage/cost", "loss", "time/step")
+"""Metrics of a line. Those of what goes wrong come early, as a narrow terminal drops the last."""
+_FEW_SUCCESSES = 0.5
+"""Share of calls without an error below which a line shows `calls/success`."""
 _SAMPLE_CHARACTERS = 2000
 """Of a printed episode; a longer one is cut in the middle."""
+_PROGRESS_SECONDS = 30.0
+"""Seconds without a line after which an episode's end prints one, in a file or a pipe."""
 _NOTEBOOK_SECONDS = 1.0
 """Between two updates of a notebook's output."""
 
@@ -73,6 +77,7 @@ class ConsoleObserver:
         self._in_place = drawn if options.live is None else options.live
         self._live: Live | None = None
         self._notebook_at = 0.0
+        self._printed_at = clock()
         self._spinner = Spinner("dots")
         self._run: RunInfo | None = None
         self._started = clock()
@@ -94,7 +99,7 @@ class ConsoleObserver:
         lasts = phase.startswith("evaluating") or set(self._history.last) <= {"eval"}
         if self._live is None and lasts and phase not in self._told:
             self._told.add(phase)
-            self._print(Text(f"{phase}, {episodes} episodes" if episodes else phase, "dim"))
+            self._print(Text(f"{phase}, {episodes:,} episodes" if episodes else phase, "dim"))
         self._refresh()
 
     def toolrl_run_start(self, run: RunInfo) -> None:
@@ -117,9 +122,11 @@ class ConsoleObserver:
             self._live.start()
 
     def toolrl_episode_end(self, run: RunInfo, episode: Episode) -> None:
-        """Count it, and keep it as the next sample."""
+        """Count it, and keep it as the next sample; print a line now and then where nothing is drawn."""
         self._episodes[episode.group.partition("-")[0]] += 1
         self._sample = episode
+        if self._live is None and self._notebook is None and self._clock() - self._printed_at >= _PROGRESS_SECONDS:
+            self._print(Text(self._now(), "dim"))
         if self._clock() - self._notebook_at >= _NOTEBOOK_SECONDS:
             self._refresh()
 
@@ -181,6 +188,7 @@ class ConsoleObserver:
         return step % every == 0 or step in (1, total)
 
     def _print(self, what: RenderableType) -> None:
+        self._printed_at = self._clock()
         self._console.print(what, soft_wrap=True, highlight=False)
 
     def _line(self, report: StepReport) -> Text:
@@ -189,7 +197,10 @@ class ConsoleObserver:
         # The view shows it, too.
         left = self._left() if report.kind != "eval" and self._live is None else None
         tail = f"left {format_duration(left)}" if left is not None else ""
-        names = dict.fromkeys([*_METRICS, *self._options.metrics])
+        failing = report.metrics.get("calls/success", 1.0) < _FEW_SUCCESSES
+        names = dict.fromkeys(
+            [*_METRICS[:4], *(["calls/success"] if failing else []), *_METRICS[4:], *self._options.metrics]
+        )
         return metrics_line(head, report.metrics, names, tail, self._console.width if self._in_place else None)
 
     def _left(self) -> float | None:
@@ -203,15 +214,18 @@ class ConsoleObserver:
         """The present phase."""
         evaluates = self._phase.startswith("evaluating")
         done = sum(count for kind, count in self._episodes.items() if (kind == "eval") == evaluates)
-        episodes = f": {done}/{self._planned} episodes" if self._planned else ""
-        return f"{self._phase}{episodes}  {format_duration(self._clock() - self._since)}"
+        episodes = f": {done:,}/{self._planned:,} episodes" if self._planned else ""
+        elapsed = self._clock() - self._since
+        left = elapsed / done * (self._planned - done) if 0 < done < self._planned else None
+        shown = f", {format_duration(left)} left" if left is not None and self._live is None else ""
+        return f"{self._phase}{episodes}  {format_duration(elapsed)}{shown}"
 
     def _times(self) -> list[str]:
-        """Steps done, time gone and time left."""
+        """Steps done, time elapsed and time left."""
         total, left = self._run.total_steps if self._run else 0, self._left()
-        gone = f"{format_duration(self._clock() - self._started)} gone"
+        elapsed = f"{format_duration(self._clock() - self._started)} elapsed"
         steps = [f"step {self._steps}/{total}"] if total else []
-        return [*steps, gone, *([f"{format_duration(left)} left"] if left is not None else [])]
+        return [*steps, elapsed, *([f"{format_duration(left)} left"] if left is not None else [])]
 
     def _view(self) -> RenderableType:
         now = Table.grid(padding=(0, 1))

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from toolrl.protocols import RunInfo, StepReport
-from toolrl.runs.formatting import format_metric, format_number
+from toolrl.runs.formatting import UNCERTAINTY, format_metric, format_number
 from toolrl.runs.metrics import MetricsLine
-from toolrl_plugin_console.texts import shown_path, sparkline
+from toolrl_plugin_console.texts import is_remarkable, shown_path, sparkline
 
 _METRICS = (
     "accuracy",
@@ -24,7 +24,7 @@ _METRICS = (
     "calls/success",
     "turns/mean",
     "tokens/sampled",
-    "truncated/rate",
+    "truncated",
     "errors/count",
     "usage/cost",
     "loss",
@@ -83,10 +83,10 @@ def table(history: History, more: Sequence[str], width: int) -> Iterator[Rendera
         found = [
             name
             for name in last.metrics
-            if name.startswith(("avg@", "pass@", "usage/")) and not name.endswith(("@1", "/stderr"))
+            if name.startswith(("avg@", "pass@", "usage/")) and not name.endswith(("@1", *UNCERTAINTY))
         ]
         for name in dict.fromkeys([*_METRICS, *found, *more]):
-            if name in last.metrics and (last.metrics[name] or name in _METRICS[:3]):
+            if any(name in report.metrics and is_remarkable(name, report.metrics[name]) for report in (first, last)):
                 before = [value(first.metrics, name) if first is not last else ""] if steps else []
                 grid.add_row(f"{kind} {name}", *before, value(last.metrics, name))
     if grid.row_count:

@@ -21,13 +21,18 @@ _BARS = "▁▂▃▄▅▆▇█"
 _STYLES = {"prompt": "dim", "model": "green", "tool": "yellow", "call": "cyan", "error": "bold red"}
 
 
+def is_remarkable(name: str, value: float) -> bool:
+    """Whether a metric is worth its place. Only counts that are usually 0 are left out at 0: a 0 may be the news."""
+    return value != 0 or not name.startswith(("errors/count", "truncated", "usage/"))
+
+
 def metrics_line(head: str, metrics: Mapping[str, float], names: Iterable[str], tail: str, width: int | None) -> Text:
     """`head`, the metrics that are there by name, and `tail`; as many as fit into `width` cells, all where it is
     None."""
     parts = [
         Text.assemble((f"  {name} ", "dim"), format_metric(metrics, name))
         for name in names
-        if name in metrics and (metrics[name] or name != "errors/count")
+        if name in metrics and is_remarkable(name, metrics[name])
     ]
     line = Text(head, "bold", no_wrap=True)
     for part in [*parts, Text(f"  {tail}", "dim")] if tail else parts:

@@ -7,8 +7,9 @@ import logging
 import runpy
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from toolrl.plugins.events import Events
@@ -25,10 +26,15 @@ CONFIG = {"data": {"train": {"use": "jsonl"}, "eval": {"use": "jsonl"}}}
 
 
 def play(
-    directory: Path, observer: ConsoleObserver, *, start: int = 0, within_step_3: Callable[[], object] = lambda: None
+    directory: Path,
+    observer: ConsoleObserver,
+    *,
+    start: int = 0,
+    within_step_3: Callable[[], object] = lambda: None,
+    more: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Four steps of four episodes, from `start` on, between two evaluations of two. The reward rises. What
-    `within_step_3` raises ends the run."""
+    `within_step_3` raises ends the run. `more` are metrics of each step."""
     folder = RunFolder.create(directory, CONFIG, total_steps=4, resume=bool(start))
     if start:
         folder.rewind(start)
@@ -38,7 +44,7 @@ def play(
     events.run_start()
     end = None
     try:
-        _steps(events, phase, start, within_step_3)
+        _steps(events, phase, start, within_step_3, more)
         checkpoint = directory / "checkpoints" / "step-000004"
         checkpoint.mkdir(parents=True, exist_ok=True)
         events.checkpoint_saved(4, checkpoint)
@@ -48,7 +54,9 @@ def play(
     assert not events.failures
 
 
-def _steps(events: Events, phase: RunPhase, start: int, within_step_3: Callable[[], object]) -> None:
+def _steps(
+    events: Events, phase: RunPhase, start: int, within_step_3: Callable[[], object], more: Mapping[str, float]
+) -> None:
     def evaluate(step: int) -> None:
         with phase.during(f"evaluating, step {step}", 2):
             for index in range(2):
@@ -64,7 +72,7 @@ def _steps(events: Events, phase: RunPhase, start: int, within_step_3: Callable[
             events.episode_end(build_episode(index, round_id=f"train-{step}"))
         phase.begin(f"updating, step {step}")
         metrics = {"accuracy": step / 10, "reward/mean": step / 10, "calls/mean": 1.5, "loss": float("nan")}
-        events.step_end(StepReport(step, "train", {**metrics, "my/own": 7.0}))
+        events.step_end(StepReport(step, "train", {**metrics, "my/own": 7.0, **more}))
     evaluate(4)
 
 

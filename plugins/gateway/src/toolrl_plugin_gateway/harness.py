@@ -71,7 +71,7 @@ class GatewayHarness(ABC):
             outcome = await self._outcome(session)
         if session.failure is not None:
             raise session.failure
-        if outcome.stop == "no_call" and not session.counts["requests"]:
+        if outcome.stop == "final" and not session.counts["requests"]:
             raise AgentError(f"the agent ended without asking the model. {_UNASKED}")
         score = outcome.score or session.score or Score(0.0)
         counts = {name: float(count) for name, count in session.counts.items()}
@@ -99,7 +99,7 @@ class GatewayHarness(ABC):
                 said = AgentError(f"time_limit: {self.limits.time_limit:g} s are up") if timed_out else error
                 raise _with_refusal(said, session.refusal) from error
             return Outcome(score=Score(self.limits.crash_reward), stop="aborted")
-        return replace(outcome, stop=session.stop) if session.stop and outcome.stop == "no_call" else outcome
+        return replace(outcome, stop=session.stop) if session.stop and outcome.stop == "final" else outcome
 
 
 def _with_refusal(error: Exception, refusal: RefusedError | None) -> Exception:

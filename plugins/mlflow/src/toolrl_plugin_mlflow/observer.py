@@ -28,7 +28,7 @@ STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 _log = logging.getLogger(__name__)
 _REFUSED = re.compile(r"[^\w\-. :/]")
-_AT_K = re.compile(r"(\w+/(?:avg|pass))@(\d+(?:/stderr)?)")
+_AT_K = re.compile(r"(\w+/(?:avg|pass))@(\d+(?:/stderr|/interval/\w+)?)")
 """toolrl's own metrics with an @."""
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from toolrl.runs.formatting import UNCERTAINTY
+
 Unit = Literal["", "share", "seconds"]
 
 
@@ -106,8 +108,8 @@ def _matches(pattern: str, name: str) -> bool:
 
 def layout(names: Iterable[str]) -> list[tuple[str, list[tuple[Chart, list[str]]]]]:
     """The charts to draw for these metrics, by section: each metric in one chart, what no chart names by its prefix.
-    Standard errors and the figures of an ablation stand in tables and tiles."""
-    left = sorted(name for name in set(names) if not name.endswith("/stderr") and not name.startswith("ablation/"))
+    Errors, intervals and the figures of an ablation stand in tables and tiles."""
+    left = sorted(name for name in set(names) if not name.endswith(UNCERTAINTY) and not name.startswith("ablation/"))
     sections: list[tuple[str, list[tuple[Chart, list[str]]]]] = []
     for section, charts in CHARTS.items():
         drawn: list[tuple[Chart, list[str]]] = []

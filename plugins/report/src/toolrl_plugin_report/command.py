@@ -12,7 +12,8 @@ from pathlib import Path
 
 from toolrl.cli.output import SystemCallError, UsageError, print_json
 from toolrl.protocols import Command
-from toolrl.runs.folder import RunFolder, describe_run
+from toolrl.runs.folder import RunFolder, describe_run, is_run_folder
+from toolrl_plugin_report.overview import find_runs
 from toolrl_plugin_report.page import write_report
 
 
@@ -21,7 +22,9 @@ class ReportCommand(Command):
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
-        parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/grpo")
+        parser.add_argument(
+            "run", type=Path, metavar="RUN", help="a run folder, such as runs/grpo; with --serve also a folder of runs"
+        )
         parser.add_argument(
             "--compare",
             nargs="+",
@@ -53,14 +56,16 @@ class ReportCommand(Command):
         """Write the page and print where it is."""
         if args.output is not None and args.output.is_dir():
             raise UsageError("--output is a folder", where=str(args.output), hint="Name a file: --output report.html")
+        if not is_run_folder(args.run) and args.run.is_dir() and find_runs(args.run):
+            return _serve_folder(args)
         folder = RunFolder.open(args.run)
         others = [RunFolder.open(path) for path in args.compare]
         if args.serve:
             if args.output is not None or args.json:
                 raise UsageError("--serve writes nothing", hint="Leave out --output and --json.")
-            from toolrl_plugin_report.serve import serve
+            from toolrl_plugin_report.serve import ServedRun, serve
 
-            serve(folder, others, args.host, args.port, lambda url: _announce(folder, url))
+            serve(ServedRun(folder, others), args.host, args.port, lambda url: _announce(folder, url))
             return 0
         try:
             path = write_report(folder, args.output, compare=others).absolute()
@@ -78,6 +83,23 @@ class ReportCommand(Command):
         print(f"{folder.name}: {describe_run(folder.directory)}")
         print(path)
         return 0
+
+
+def _serve_folder(args: argparse.Namespace) -> int:
+    """Serve the list of a folder's runs, and each of them."""
+    if not args.serve:
+        hint = f"Name one of them, or list them in a browser: toolrl report {args.run} --serve"
+        raise UsageError("this is a folder of runs", where=str(args.run), hint=hint)
+    if args.output is not None or args.json or args.compare:
+        raise UsageError("a folder of runs is only served", hint="Leave out --output, --json and --compare.")
+    from toolrl_plugin_report.serve import ServedFolder, serve
+
+    def announce(url: str) -> None:
+        print(f"{args.run}: {len(find_runs(args.run))} runs")
+        print(f"{url}  (Ctrl-C ends)", flush=True)
+
+    serve(ServedFolder(args.run.absolute()), args.host, args.port, announce)
+    return 0
 
 
 def _port(text: str) -> int:

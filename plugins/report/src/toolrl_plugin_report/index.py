@@ -1,7 +1,8 @@
 """The index of a run's episodes: the rows of each file, kept in `episodes/index/` beside the files.
 
 An index is two lines: what it was made of, with sums over the file's episodes, and the rows as a JSON list, which is
-served as it stands. The observer writes it when a step ends; where it is missing or older than its file, it is made
+served as it stands. Beside it lies a compressed file with the texts of each episode on a line, which a search reads.
+The observer writes it when a step ends; where it is missing or older than its file, it is made
 from the file.
 """
 
@@ -14,7 +15,7 @@ import logging
 import math
 import mmap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from toolrl.runs.episodes import MEMBER_EPISODES, EpisodeFile
 from toolrl.runs.files import write_atomic
 from toolrl.runs.records import StoredEpisode, episode_from_json
 from toolrl_plugin_report.sample import Totals, whole_characters
-from toolrl_plugin_report.view import COLUMNS, row, set_advantages
+from toolrl_plugin_report.view import COLUMNS, row, said, set_advantages
+
+TEXTS = ".text.gz"
+"""Ending of the file of texts."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +44,15 @@ class FileIndex:
     """A JSON list of rows, by `view.COLUMNS`."""
     members: list[int]
     """Where the gzip members of `MEMBER_EPISODES` episodes start; empty where the file has other members."""
+    texts: bytes | Path = field(default=b"", compare=False)
+    """What each episode says, a line each, compressed; or the file that holds it."""
+
+    def lines_with(self, wanted: bytes) -> list[int]:
+        """The places of the episodes whose texts hold `wanted`, which is in lower case. Raises OSError, EOFError,
+        zlib.error."""
+        packed = self.texts.read_bytes() if isinstance(self.texts, Path) else self.texts
+        lines = gzip.decompress(packed).split(b"\n") if packed else []
+        return [place for place, line in enumerate(lines) if wanted in line]
 
 
 def stamp_of(path: Path) -> list[int]:
@@ -53,28 +66,33 @@ def read_index(file: EpisodeFile) -> FileIndex | None:
     path = _path(file)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open(encoding="utf-8") as lines:
         head = json.loads(next(lines, ""))
-        if head["columns"] == list(COLUMNS) and head["stamp"] == stamp_of(file.path):
-            return FileIndex(head["stamp"], Totals.from_json(head["totals"]), next(lines).strip(), head["members"])
+        texts = path.with_suffix(TEXTS)
+        if head["columns"] == list(COLUMNS) and head["stamp"] == stamp_of(file.path) and texts.is_file():
+            totals = Totals.from_json(head["totals"])
+            return FileIndex(head["stamp"], totals, next(lines).strip(), head["members"], texts)
     return None
 
 
 def make_index(file: EpisodeFile, config: Mapping[str, Any]) -> FileIndex:
     """The index of a file, from its episodes; without rows where it can't be read. Raises OSError where it is gone."""
-    stamp, totals, rows = stamp_of(file.path), Totals(), []
+    stamp, totals, rows, texts = stamp_of(file.path), Totals(), [], []
     try:
         for record in file.records():
             stored = StoredEpisode(record["step"], record["kind"], episode_from_json(record))
             totals.add(stored.episode)
             rows.append(row(stored))
+            texts.append(said(stored.episode))
     except (DataError, ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("left out of the report: %s: %s", file.path, error)
-        totals, rows = Totals(), []
-    return _index(file, stamp, totals, rows, config)
+        totals, rows, texts = Totals(), [], []
+    return _index(file, stamp, totals, rows, texts, config)
 
 
-def write_index(file: EpisodeFile, totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]) -> None:
-    """Keep the rows of a file that was just written. Raises OSError."""
-    keep_index(file, _index(file, stamp_of(file.path), totals, rows, config))
+def write_index(
+    file: EpisodeFile, totals: Totals, rows: Sequence[list[Any]], texts: Sequence[str], config: Mapping[str, Any]
+) -> None:
+    """Keep the rows and the texts of a file that was just written. Raises OSError."""
+    keep_index(file, _index(file, stamp_of(file.path), totals, rows, texts, config))
 
 
 def keep_index(file: EpisodeFile, index: FileIndex) -> None:
@@ -82,16 +100,24 @@ def keep_index(file: EpisodeFile, index: FileIndex) -> None:
     path = _path(file)
     path.parent.mkdir(exist_ok=True)
     head = {"columns": COLUMNS, "stamp": index.stamp, "totals": index.totals.to_json(), "members": index.members}
+    if isinstance(index.texts, bytes):
+        write_atomic(path.with_suffix(TEXTS), index.texts, durable=False)
     write_atomic(path, f"{_json(head)}\n{index.rows}\n", durable=False)
 
 
 def _index(
-    file: EpisodeFile, stamp: list[int], totals: Totals, rows: Sequence[list[Any]], config: Mapping[str, Any]
+    file: EpisodeFile,
+    stamp: list[int],
+    totals: Totals,
+    rows: Sequence[list[Any]],
+    texts: Sequence[str],
+    config: Mapping[str, Any],
 ) -> FileIndex:
     set_advantages(rows, config)
     members = _members(file.path) if rows and file.path.suffix == ".gz" else []
     known = members if len(members) == math.ceil(len(rows) / MEMBER_EPISODES) else []
-    return FileIndex(stamp, totals, _json(rows), known)
+    packed = gzip.compress("\n".join(texts).encode("utf-8", "replace"), 1, mtime=0)
+    return FileIndex(stamp, totals, _json(rows), known, packed)
 
 
 def _members(path: Path) -> list[int]:

@@ -19,7 +19,7 @@ from toolrl.types import Episode
 from toolrl_plugin_report.index import write_index
 from toolrl_plugin_report.page import write_report
 from toolrl_plugin_report.sample import Totals
-from toolrl_plugin_report.view import row
+from toolrl_plugin_report.view import row, said
 
 
 class ReportObserver:
@@ -28,22 +28,24 @@ class ReportObserver:
     def __init__(self, options: None, context: BuildContext) -> None:
         """The page has no options."""
         self._rows: list[list[Any]] = []
+        self._texts: list[str] = []
         self._totals = Totals()
 
     def toolrl_episode_end(self, episode: Episode) -> None:
-        """Keep the episode's row until its step ends."""
+        """Keep the episode's row and texts until its step ends."""
         self._totals.add(episode)
         self._rows.append(row(StoredEpisode(None, None, episode)))
+        self._texts.append(said(episode))
 
     def toolrl_step_end(self, run: RunInfo, report: StepReport) -> None:
         """Write the index of the step's episodes, where the run saves them."""
-        rows, totals = self._rows, self._totals
-        self._rows, self._totals = [], Totals()
+        rows, texts, totals = self._rows, self._texts, self._totals
+        self._rows, self._texts, self._totals = [], [], Totals()
         for one in rows:
             one[2:4] = [report.step, report.kind]
         for file in EpisodeStore(run.directory / "episodes").files() if rows else ():
             if (file.step, file.kind) == (report.step, report.kind):
-                write_index(file, totals, rows, run.config)
+                write_index(file, totals, rows, texts, run.config)
 
     def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
         """Write the page of what the folder holds by now."""

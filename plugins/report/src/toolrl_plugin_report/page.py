@@ -41,7 +41,9 @@ _log = logging.getLogger(__name__)
 PAGE_BYTES = 8 << 20
 """Of episodes, as JSON."""
 
-_SCRIPTS = ("elements.js", "charts.js", "source.js", "rows.js", "episode.js", "page.js")
+KEYS = "Keys: j next, k previous, / search."
+
+_SCRIPTS = ("elements.js", "charts.js", "source.js", "rows.js", "timeline.js", "episode.js", "page.js")
 
 
 def write_report(
@@ -108,20 +110,21 @@ def live_parts(runs: Sequence[parts.Run], totals: Totals) -> dict[str, str]:
         "tables-results": parts.comparison(runs) + parts.metrics_table(runs) + parts.ablation(run.lines),
         "tables-rewards": parts.reward_table(totals),
         "tables-tools": parts.tool_table(totals),
+        "log-lines": parts.log(run.folder),
     }
 
 
 def render_page(runs: Sequence[parts.Run], totals: Totals, data: str, note: str, connect: str = "") -> str:
     """A page of these runs. `data` is what its script reads, as from `script_json`; `connect` a source of its content
     security policy that the script may load from."""
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
+    script = "\n".join(asset(name) for name in _SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     filled = {
         **live_parts(runs, totals),
         "title": escape(runs[0].name),
         "policy": policy + (f"; connect-src {connect}" if connect else ""),
-        "style": _asset("page.css"),
+        "style": asset("page.css"),
         "script": script,
         "data": data,
         "note": escape(note),
@@ -129,10 +132,11 @@ def render_page(runs: Sequence[parts.Run], totals: Totals, data: str, note: str,
         "footer": escape(f"toolrl {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
     }
     # One pass: a part's text is never searched for marks of other parts.
-    return whole_characters(re.sub(r"\{\{([\w-]+)\}\}", lambda match: filled[match[1]], _asset("page.html")))
+    return whole_characters(re.sub(r"\{\{([\w-]+)\}\}", lambda match: filled[match[1]], asset("page.html")))
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Read a file of the page."""
     return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -165,8 +169,8 @@ def _episodes_note(sample: EpisodeSample, folder: RunFolder) -> str:
     if not sample.total:
         return no_episodes(folder.config)
     if len(sample.items) == sample.total:
-        return f"All {sample.total} episodes."
+        return f"All {sample.total:,} episodes. {KEYS}"
     return (
-        f"{len(sample.items)} of {sample.total} episodes: newest steps first, then from all over the run; of each step "
-        "failed, best and worst ones and whole groups. `toolrl report RUN --serve` shows all."
+        f"{len(sample.items):,} of {sample.total:,} episodes: newest steps first, then from all over the run; of each "
+        f"step failed, best and worst ones and whole groups. `toolrl report RUN --serve` shows all. {KEYS}"
     )

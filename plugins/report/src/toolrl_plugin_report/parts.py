@@ -11,8 +11,10 @@ from typing import Any
 
 import yaml
 
+from toolrl.errors import DataError
 from toolrl.runs.folder import RunFolder, config_text
 from toolrl.runs.formatting import ABLATION_NOTE, ablation_rows, format_duration, format_number
+from toolrl.runs.log import read_log
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_report.charts import Chart, layout
 from toolrl_plugin_report.sample import Totals
@@ -28,6 +30,9 @@ class Run:
     summary: Mapping[str, Any]
     lines: Sequence[MetricsLine]
 
+
+LOG_BYTES = 100_000
+"""Bytes of the run's log that the page shows."""
 
 _BANNERS = {
     "running": ("live", "This run is still running. The page shows its state at {when}."),
@@ -57,7 +62,7 @@ def facts(summary: Mapping[str, Any], folder: RunFolder) -> str:
     said = [
         str(summary.get("status", "not started")),
         f"{summary.get('steps', 0)} of {folder.total_steps} steps" if folder.total_steps else "",
-        f"{summary.get('episodes', 0)} episodes",
+        f"{summary.get('episodes', 0):,} episodes",
         format_duration(float(summary.get("seconds", 0.0))),
         f"model {model['path']}" if isinstance(model, Mapping) and "path" in model else "",
         f"started {summary['started'].replace('T', ' ').replace('+00:00', ' UTC')}" if "started" in summary else "",
@@ -83,7 +88,7 @@ def _tile(headline: Headline) -> str:
     )
     start, end, best = _numbers(headline)
     return (
-        f'<div class="tile"><h3>{escape(headline.title)}</h3>'
+        f'<div class="tile"><h2>{escape(headline.title)}</h2>'
         f'<p class="big"><span class="from">{escape(start)} → </span>{escape(end)}</p>'
         f'<p class="note">{escape(note)}; highest {escape(best)} at step {headline.best_step}</p></div>'
     )
@@ -91,12 +96,18 @@ def _tile(headline: Headline) -> str:
 
 def _numbers(headline: Headline) -> list[str]:
     """The start, the end and the best."""
-    shares = headline.unit == "share"
-    values = (headline.start, headline.end, headline.best)
-    shown = [f"{100 * value:.1f}\u00a0%" if shares else format_number(value) for value in values]
-    if headline.error is not None:
-        shown[1] += f" ± {100 * headline.error:.1f}\u00a0%" if shares else f" ± {format_number(headline.error)}"
+    shown = [_number(value, headline.unit) for value in (headline.start, headline.end, headline.best)]
+    shown[1] += _error(headline.errors, "", headline.unit)
     return shown
+
+
+def _error(metrics: Mapping[str, float], name: str, unit: str) -> str:
+    """A metric's confidence interval, or else its standard error; empty if it has neither."""
+    low, high = (metrics.get(f"{name}/interval/{end}") for end in ("low", "high"))
+    if low is not None and high is not None:
+        return f" [{_number(low, unit)}, {_number(high, unit)}]"
+    error = metrics.get(f"{name}/stderr")
+    return "" if error is None else f" ± {_number(error, unit)}"
 
 
 def comparison(runs: Sequence[Run]) -> str:
@@ -110,7 +121,7 @@ def comparison(runs: Sequence[Run]) -> str:
         cells = [_way(found[title]) if title in found else "–" for title in titles]
         cells += [str(run.summary.get("steps", 0)), format_duration(float(run.summary.get("seconds", 0.0)))]
         rows.append((f'<i class="swatch run-{index % 8}"></i>{escape(run.name)}', map(escape, cells)))
-    return _table("Comparison", "", ["Run", *titles, "Steps", "Wall time"], rows)
+    return table("Comparison", "", ["Run", *titles, "Steps", "Wall time"], rows)
 
 
 def _way(headline: Headline) -> str:
@@ -135,19 +146,18 @@ def metrics_table(runs: Sequence[Run]) -> str:
         rows = [_metric_row(chart, name, columns) for chart, names in charts for name in names]
         into = sections if section in ("Results", "Environments", "Tools", "Length and end") else more
         into += rows
-    head = ["metric", *(title for title, _ in columns), ""]
+    head = ["metric", *(title for title, _ in columns), "meaning"]
     errors = any(name.endswith("/stderr") for _, metrics in columns for name in metrics)
-    note = "±: standard error, clustered by task." if errors else ""
-    folded = f"<details><summary>{len(more)} other metrics</summary>{_table('', '', head, more, 'metrics')}</details>"
-    return f"<section>{_table('Metrics', note, head, sections, 'metrics')}{folded if more else ''}</section>"
+    note = "[]: 95 % interval, ±: standard error, both clustered by task." if errors else ""
+    folded = f"<details><summary>{len(more)} other metrics</summary>{table('', '', head, more, 'metrics')}</details>"
+    return f"<section>{table('Metrics', note, head, sections, 'metrics')}{folded if more else ''}</section>"
 
 
 def _metric_row(chart: Chart, name: str, columns: Sequence[tuple[str, Mapping[str, float]]]) -> tuple[str, list[str]]:
     cells = []
     for _, metrics in columns:
-        error = metrics.get(f"{name}/stderr")
-        value = _number(metrics[name], chart.unit) if name in metrics else "–"
-        cells.append(escape(value if error is None else f"{value} ± {_number(error, chart.unit)}"))
+        value = _number(metrics[name], chart.unit) + _error(metrics, name, chart.unit) if name in metrics else "–"
+        cells.append(escape(value))
     title = escape(chart.title if chart.metrics == (name,) else name)
     return f'<span title="{escape(name)}">{title}</span>', [*cells, f'<span class="note">{escape(chart.note)}</span>']
 
@@ -158,11 +168,11 @@ def _number(value: float, unit: str) -> str:
     return format_number(value) + (" s" if unit == "seconds" else "")
 
 
-def _table(
+def table(
     title: str, note: str, head: Sequence[str], rows: Iterable[tuple[str, Iterable[str]]], style: str = ""
 ) -> str:
-    """A section with one table. Cells of `rows` are HTML, the first of each a heading; `head` is text. Each cell knows
-    its column's name, which stands beside it where a screen is narrow."""
+    """Build a section with one table. Cells of `rows` are HTML, the first of each a heading; `head` is text. Each cell
+    knows its column's name, which stands beside it where a screen is narrow."""
     lines = []
     for first, cells in rows:
         marked = (f'<td data-label="{escape(name)}">{cell}</td>' for name, cell in zip(head[1:], cells, strict=True))
@@ -180,9 +190,9 @@ def ablation(lines: Sequence[MetricsLine]) -> str:
     metrics = lines[-1].metrics if lines else {}
     if not any(name.startswith("ablation/") for name in metrics):
         return ""
-    header, *rows = ablation_rows(metrics)
+    (_, *header), *rows = ablation_rows(metrics)
     cells = [(escape(row[0]), map(escape, row[1:])) for row in rows]
-    return _table("Does the tool help?", ABLATION_NOTE, header, cells)
+    return table("Does the tool help?", ABLATION_NOTE, ["condition", *header], cells)
 
 
 def reward_table(totals: Totals) -> str:
@@ -199,8 +209,8 @@ def reward_table(totals: Totals) -> str:
         ]
         rows.append((escape(source), cells))
     head = ["source", "whole", *(f"turn {turn + 1}" for turn in turns)]
-    note = f"Mean of weight · value over {totals.episodes} episodes read."
-    return _table("Rewards by source and turn", note, head, rows)
+    note = f"Mean of weight · value over {totals.episodes:,} episodes read."
+    return table("Rewards by source and turn", note, head, rows)
 
 
 def tool_table(totals: Totals) -> str:
@@ -213,9 +223,25 @@ def tool_table(totals: Totals) -> str:
         errors = Counter({key[6:]: count for key, count in counts.items() if key.startswith("error:")})
         listed = ", ".join(f"{kind} {count}" for kind, count in errors.most_common())
         took = f"{counts['milliseconds'] / calls:.0f} ms"
-        rows.append((escape(name), [str(calls), f"{100 * (1 - errors.total() / calls):.1f} %", took, escape(listed)]))
+        rows.append((escape(name), [f"{calls:,}", f"{100 * (1 - errors.total() / calls):.1f} %", took, escape(listed)]))
     head = ["tool", "calls", "success", "mean time", "errors"]
-    return _table("Calls by tool", f"Over {totals.episodes} episodes read.", head, rows)
+    return table("Calls by tool", f"Over {totals.episodes:,} episodes read.", head, rows)
+
+
+def log(folder: RunFolder) -> str:
+    """The end of the run's log; nothing if it is empty or can't be read."""
+    try:
+        text = read_log(folder.directory, LOG_BYTES)
+    except (OSError, DataError):
+        text = ""
+    lines = [_log_line(line) for line in text.splitlines()]
+    return f'<pre class="log" tabindex="0">{chr(10).join(lines)}</pre>' if lines else ""
+
+
+def _log_line(line: str) -> str:
+    level = line.split(" ", 2)[1:2]
+    style = {"WARNING": "warn", "ERROR": "bad", "CRITICAL": "bad"}.get(level[0] if level else "")
+    return f'<span class="{style}">{escape(line)}</span>' if style and line[:1].isdigit() else escape(line)
 
 
 def setup(folder: RunFolder) -> str:

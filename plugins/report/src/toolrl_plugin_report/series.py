@@ -7,9 +7,10 @@ aren't finite become None, so that a chart can mark the place.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from toolrl.runs.formatting import UNCERTAINTY
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_report.charts import Unit
 
@@ -37,8 +38,8 @@ class Headline:
     best_step: int
     width: int
     """Start and end are means over so many reports; 1 for evaluations."""
-    error: float | None = None
-    """The standard error of the end; only of evaluations."""
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """The standard error and the interval of the end, by `formatting.UNCERTAINTY`; only of evaluations."""
     count: int = 2
     """Reports that the metric is in."""
 
@@ -82,12 +83,12 @@ def headlines(lines: Sequence[MetricsLine]) -> list[Headline]:
     found = []
     for metric, title, unit in HEADLINES:
         by_kind: dict[str, list[tuple[int, float]]] = {}
-        errors: dict[str, float | None] = {}
+        errors: dict[str, dict[str, float]] = {}
         for line in sorted(lines, key=lambda line: line.step):
             value = line.metrics.get(metric, math.nan)
             if math.isfinite(value):
                 by_kind.setdefault(line.kind, []).append((line.step, value))
-                errors[line.kind] = line.metrics.get(f"{metric}/stderr")
+                errors[line.kind] = {it: line.metrics[metric + it] for it in UNCERTAINTY if metric + it in line.metrics}
         if not by_kind:
             continue
         most = max(by_kind, key=lambda kind: len(by_kind[kind]))

@@ -13,10 +13,12 @@ from typing import Any
 
 from toolrl.runs.files import plain_float
 from toolrl.runs.records import StoredEpisode, to_plain
-from toolrl.types import CallError, CallRecord, Episode, Message, Trajectory, Turn
+from toolrl.types import CallError, CallRecord, Episode, EpisodeFailure, Message, Trajectory, Turn
 
 TEXT_LIMIT = 20_000
 """Characters of one text at most; the middle is left out."""
+SEARCH_LIMIT = 200_000
+"""Characters of an episode that a search reads."""
 _EXCERPT = 160
 """Characters of a question or an answer in a row."""
 
@@ -41,8 +43,7 @@ def row(stored: StoredEpisode) -> list[Any]:
         None,
         episode.correct,
         episode.stop_reason,
-        episode.failure
-        and f"{episode.failure.fault} ({episode.failure.component}): {episode.failure.message[:_EXCERPT]}",
+        episode.failure and _fault(episode.failure),
         len(calls),
         sorted({tool_name(record) for record in calls}),
         sorted({record.result.error for record in calls if record.result.error is not None}),
@@ -53,6 +54,30 @@ def row(stored: StoredEpisode) -> list[Any]:
         episode.answer and episode.answer[:_EXCERPT],
         None if episode.task.answer is None else _text(to_plain(episode.task.answer))[:_EXCERPT],
     ]
+
+
+def _fault(failure: EpisodeFailure) -> str:
+    part = "" if failure.component == failure.fault else f" ({failure.component})"
+    return f"{failure.fault}{part}: {failure.message[:_EXCERPT]}"
+
+
+def said(episode: Episode) -> str:
+    """All texts of an episode in one line, in lower case, as a search reads it: messages, what the model wrote, calls
+    with their answers, and the failure."""
+    parts: dict[str, None] = {}
+    for trajectory in episode.trajectories:
+        parts |= dict.fromkeys(message.content for message in trajectory.messages)
+        for turn in trajectory.turns:
+            parts |= dict.fromkeys(segment.text for segment in turn.segments)
+            for record in turn.calls:
+                arguments = record.call.raw if isinstance(record.call, CallError) else record.call.arguments
+                parts |= dict.fromkeys((record.call.name, _text(to_plain(arguments)), record.result.text))
+                parts[record.result.error or ""] = None
+    if episode.failure is not None:
+        parts |= dict.fromkeys((episode.failure.message, episode.failure.traceback))
+    parts[episode.answer or ""] = None
+    text = " ".join(" ".join(map(_short, parts)).split())
+    return text[:SEARCH_LIMIT].lower()
 
 
 def tool_name(record: CallRecord) -> str:

@@ -13,10 +13,18 @@ from toolrl.cli.output import print_json, table
 from toolrl.errors import DataError
 from toolrl.protocols import Command
 from toolrl.runs.folder import RunFolder, is_run_folder
-from toolrl.runs.formatting import format_duration, format_metric
+from toolrl.runs.formatting import format_duration, format_metric, measured
 
 HEADER = ("NAME", "STATE", "STEPS", "ACCURACY", "REWARD", "TIME", "STARTED", "FOLDER")
 SHOWN = ("accuracy", "reward/mean", "calls/mean", "loss", "errors/rate")
+_METRICS = {
+    "accuracy": "accuracy",
+    "accuracy_stderr": "accuracy/stderr",
+    "accuracy_low": "accuracy/interval/low",
+    "accuracy_high": "accuracy/interval/high",
+    "reward": "reward/mean",
+}
+"""Keys of a run's description, and the metrics that they hold."""
 _PLACE = ("run",)
 """Sections that differ in any two runs."""
 
@@ -83,17 +91,11 @@ def describe(path: Path) -> dict[str, Any]:
     kind = next((it for it in ("eval", "train", "rollout") if "accuracy" in metrics.get(it, {})), None)
     kind = kind or next((it for it in ("eval", "train", "rollout") if "reward/mean" in metrics.get(it, {})), None)
     last = metrics.get(kind or "", {})
-    names = {"accuracy": "accuracy", "accuracy_stderr": "accuracy/stderr", "reward": "reward/mean"}
-    return facts | {"kind": kind} | {key: last.get(name) for key, name in names.items()}
+    return facts | {"kind": kind} | {key: last.get(name) for key, name in _METRICS.items()}
 
 
 def _row(facts: Mapping[str, Any]) -> list[str]:
-    metrics = {
-        "accuracy": facts["accuracy"],
-        "reward": facts["reward"],
-        "accuracy/stderr": facts.get("accuracy_stderr"),
-    }
-    known = {name: value for name, value in metrics.items() if value is not None}
+    known = {name: facts[key] for key, name in _METRICS.items() if facts.get(key) is not None}
     accuracy = format_metric(known, "accuracy") if "accuracy" in known else "-"
     if "accuracy" in known and facts["kind"] != "eval":
         accuracy += f" ({facts['kind']})"
@@ -103,7 +105,7 @@ def _row(facts: Mapping[str, Any]) -> list[str]:
         facts["state"],
         f"{facts['steps'] or 0}/{total}" if total else "-",
         accuracy,
-        format_metric(known, "reward") if "reward" in known else "-",
+        format_metric(known, "reward/mean") if "reward/mean" in known else "-",
         format_duration(facts["seconds"]) if facts["seconds"] is not None else "-",
         str(facts["started"] or "-")[:16].replace("T", " "),
         facts["folder"],
@@ -123,7 +125,7 @@ def compare(runs: Sequence[RunFolder]) -> dict[str, Any]:
             values = [last.get(kind, {}) for last in lasts]
             if any(name in it for it in values):
                 key = f"{kind} {name}"
-                metrics[key] = [{k: it[k] for k in (name, f"{name}/stderr") if k in it} or None for it in values]
+                metrics[key] = [{k: it[k] for k in it if measured(k) == name} or None for it in values]
     return {
         "runs": [describe(run.directory) for run in runs],
         "config": {path: values for path, values in differing.items() if any(it != values[0] for it in values)},

@@ -311,7 +311,7 @@ def make_episode(
     calls: Mapping[int, Sequence[CallRecord]] | None = None,
     rewards: Sequence[RewardEntry] = (),
     answer: str | None = None,
-    stop_reason: StopReason = "no_call",
+    stop_reason: StopReason = "final",
     index: int = 0,
     **fields: Any,
 ) -> Episode:

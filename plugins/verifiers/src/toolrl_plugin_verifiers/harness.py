@@ -28,7 +28,7 @@ STOPS: Mapping[str, StopReason] = {
     "timeout_reached": "timeout",
     "has_final_env_response": "tool_done",
 }
-"""Of the stop conditions of verifiers; others are the environment's own: `no_call`."""
+"""Of the stop conditions of verifiers; others are the environment's own: `final`."""
 
 
 class ModelClient(OpenAIChatCompletionsClient):
@@ -93,4 +93,4 @@ class VerifiersHarness:
 def _stop(environment: Any, output: Mapping[str, Any]) -> StopReason:
     single_turn = getattr(environment, "max_turns", None) == 1
     ended = None if single_turn else STOPS.get(output["stop_condition"])
-    return ended or ("max_tokens" if output["is_truncated"] else "no_call")
+    return ended or ("max_tokens" if output["is_truncated"] else "final")

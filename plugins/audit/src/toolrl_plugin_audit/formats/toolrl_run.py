@@ -68,7 +68,7 @@ class ToolrlRun:
         row = Row(f"{path.name}, episode {episode.id}", stored.step, episode.group, compared=scored)
         row.reward = episode.reward if episode.rewards else None
         cut_turn = (
-            bool(episode.main.turns) and episode.main.turns[-1].finish == "length" and episode.stop_reason == "no_call"
+            bool(episode.main.turns) and episode.main.turns[-1].finish == "length" and episode.stop_reason == "final"
         )
         row.ended = (
             episode.stop_reason

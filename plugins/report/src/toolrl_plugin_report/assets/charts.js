@@ -34,6 +34,19 @@ function smooth(values, weight) {
   });
 }
 
+// The confidence interval of each value of a curve, or else the value ± its standard error.
+function intervalsOf(curves, metric) {
+  const [low, high, error] = ["interval/low", "interval/high", "stderr"].map((end) => curves[`${metric}/${end}`]);
+  if (low && high) return low[1].map((value, index) => [value, high[1][index]]);
+  return error && error[1].map((value, index) => [curves[metric][1][index] - value, curves[metric][1][index] + value]);
+}
+
+// A smoothed curve has none: they are of the values themselves.
+function intervalAt(one, index) {
+  const ends = one.drawn === one.values && one.intervals && one.intervals[index];
+  return ends && ends[0] !== null && ends[1] !== null ? ends : null;
+}
+
 // What a chart draws: one series for each run, kind and metric that has values.
 function seriesOf(chart, runs) {
   const found = [];
@@ -42,8 +55,7 @@ function seriesOf(chart, runs) {
       if (chart.kind && kind !== chart.kind) continue;
       chart.metrics.forEach((metric, metricIndex) => {
         const curve = run.curves[kind][metric];
-        const errors = run.curves[kind][`${metric}/stderr`];
-        if (curve) found.push({ run: run.name, runIndex, kind, metric, metricIndex, steps: curve[0], values: curve[1], errors: errors && errors[1] });
+        if (curve) found.push({ run: run.name, runIndex, kind, metric, metricIndex, steps: curve[0], values: curve[1], intervals: intervalsOf(run.curves[kind], metric) });
       });
     }
   });
@@ -99,9 +111,9 @@ function range(series, unit) {
   for (const one of series) {
     one.drawn.forEach((value, index) => {
       if (value === null) return;
-      const error = (one.errors && one.errors[index]) || 0;
-      low = Math.min(low, one.stacked ? 0 : value - error);
-      high = Math.max(high, (one.base ? one.base[index] : 0) + value + error);
+      const ends = intervalAt(one, index) || [value, value];
+      low = Math.min(low, one.stacked ? 0 : value, ends[0]);
+      high = Math.max(high, (one.base ? one.base[index] : 0) + value, ends[1]);
     });
     for (const step of one.steps) { first = Math.min(first, step); last = Math.max(last, step); }
   }
@@ -188,8 +200,8 @@ function drawSeries(canvas, one, x, y, height) {
   canvas.append(svg("path", { d: pathOf(one.steps, one.drawn, x, y), fill: "none", stroke: color, "stroke-width": one.kind === "eval" ? 2.2 : 1.6, "stroke-linejoin": "round", "stroke-dasharray": one.dash }));
   one.steps.forEach((step, index) => {
     const value = one.drawn[index];
-    const error = value !== null && one.errors && one.errors[index];
-    if (error) canvas.append(svg("line", { x1: x(step), x2: x(step), y1: y(value - error), y2: y(value + error), stroke: color, "stroke-opacity": 0.6, class: "stderr" }));
+    const ends = intervalAt(one, index);
+    if (ends) canvas.append(svg("line", { x1: x(step), x2: x(step), y1: y(ends[0]), y2: y(ends[1]), stroke: color, "stroke-opacity": 0.6, class: "stderr" }));
     if (value === null) canvas.append(svg("text", { x: x(step), y: height - MARGIN.bottom - 2, "text-anchor": "middle", style: "fill: var(--bad)" }, "✕"));
     else if (one.points && one.steps.length <= 60) canvas.append(svg("circle", { cx: x(step), cy: y(value), r: 2.8, fill: color }));
   });
@@ -219,9 +231,8 @@ function hover(state, event) {
   state.cursor = svg("line", { x1: left, x2: left, y1: MARGIN.top, y2: state.height - MARGIN.bottom, stroke: "var(--soft)", "stroke-dasharray": "2 2" });
   state.canvas.append(state.cursor);
   const rows = state.series.filter((one) => one.steps.includes(nearest)).map((one) => {
-    const value = one.values[one.steps.indexOf(nearest)];
-    const error = one.errors && one.errors[one.steps.indexOf(nearest)];
-    const shown = formatNumber(value, state.chart.unit) + (error ? ` ± ${formatNumber(error, state.chart.unit)}` : "");
+    const ends = intervalAt(one, one.steps.indexOf(nearest));
+    const shown = formatNumber(one.values[one.steps.indexOf(nearest)], state.chart.unit) + (ends ? ` [${ends.map((end) => formatNumber(end, state.chart.unit)).join(", ")}]` : "");
     return el("tr", {}, el("th", {}, colored(one.color), one.label), el("td", {}, shown));
   });
   state.tip = el("div", { class: "tip" }, el("b", {}, `step ${nearest}`), el("table", {}, rows));

@@ -1,6 +1,6 @@
 // One episode: as a conversation, beside its siblings, token by token, by its rewards.
 
-const VIEWS = { conversation, group: groupView, tokens: tokenView, rewards: rewardView };
+const VIEWS = { conversation, group: groupView, tokens: tokenView, rewards: rewardView, json: jsonView };
 
 function renderEpisode(row, episode, tokens, siblings, state, actions) {
   const versions = [...new Set(episode.trajectories.flatMap((trajectory) => trajectory.versions))].sort((a, b) => a - b);
@@ -22,7 +22,7 @@ function renderEpisode(row, episode, tokens, siblings, state, actions) {
     siblings.length > 1 && state.tab !== "group" ? el("div", { class: "siblings", role: "group", "aria-label": "siblings" }, siblings.map((one) => sibling(one, one === row, actions.open))) : null,
     episode.failure ? failureBox(episode.failure) : null,
     el("div", { class: "tabs", role: "tablist" }, tab("conversation", "Conversation"), siblings.length > 1 ? tab("group", `Group of ${siblings.length}`) : null,
-      tab("tokens", "Tokens"), tab("rewards", "Rewards"), state.tab === "tokens" ? shade : null),
+      tab("tokens", "Tokens"), tab("rewards", "Rewards"), tab("json", "JSON"), state.tab === "tokens" ? shade : null),
     trajectories.length > 1 && ofOne ? el("div", { class: "tabs", role: "tablist" }, trajectories) : null,
     VIEWS[state.tab]({ row, episode, tokens, siblings, actions, shade: state.shade, trajectory: episode.trajectories[state.trajectory] }),
   ].filter(Boolean);
@@ -36,7 +36,7 @@ function sibling(row, current, open) {
 }
 
 function failureBox([fault, component, message, traceback]) {
-  return el("div", { class: "banner bad" }, el("p", {}, `Failed in the ${fault} (${component})`), el("pre", {}, message),
+  return el("div", { class: "banner bad" }, el("p", {}, `Failed in the ${fault}${component === fault ? "" : ` (${component})`}`), el("pre", {}, message),
     traceback ? el("details", {}, el("summary", {}, "Traceback"), el("pre", {}, traceback)) : null);
 }
 
@@ -65,6 +65,7 @@ function promptOf(trajectory, tokens) {
 function conversation({ row, episode, tokens, trajectory }) {
   const parts = [];
   if (!trajectory) return el("p", { class: "empty" }, "Nothing was sampled.");
+  parts.push(timeline(row, episode));
   for (const [role, origin, text] of promptOf(trajectory, tokens)) parts.push(el("p", { class: "who" }, el("b", {}, role)), block(origin, text));
   for (const turn of trajectory.turns) {
     const count = turn.segments.filter((segment) => segment[0] === "model").reduce((sum, segment) => sum + segment[2], 0);
@@ -138,4 +139,20 @@ function rewardView({ episode }) {
   const head = ["source", "credited to", "value", "weight", "product"].map((name) => el("th", {}, name));
   return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows,
     el("tr", {}, el("th", {}, "sum"), el("td"), el("td"), el("td"), el("td", {}, formatNumber(episode.reward)))));
+}
+
+// The episode as it is stored, to be read, copied or kept.
+function jsonView({ row, actions }) {
+  const text = el("pre", { class: "text" }, "loading …");
+  const said = el("output", { class: "note" });
+  let whole = "";
+  const copy = () => navigator.clipboard.writeText(whole).then(() => { said.textContent = "copied"; }, () => { said.textContent = "can't be copied here: select the text"; });
+  const keep = () => {
+    const address = URL.createObjectURL(new Blob([whole], { type: "application/json" }));
+    el("a", { href: address, download: `${row.id.replace(/[^\w.#-]+/g, "_")}.json` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  };
+  actions.record(row).then((record) => { whole = JSON.stringify(JSON.parse(record), null, 1); text.textContent = visible(whole.slice(0, 200000)) + (whole.length > 200000 ? "\n…" : ""); },
+    (error) => { text.textContent = String(error.message || error); });
+  return el("div", {}, el("p", { class: "who" }, el("button", { type: "button", onclick: copy }, "Copy"), el("button", { type: "button", onclick: keep }, "Download"), said), text);
 }

@@ -47,7 +47,7 @@ function drawCharts(data, weight) {
   if (data.runs.length > 1) {
     document.getElementById("key").replaceChildren(...data.runs.map((run, index) => el("li", {}, colored(index), run.name)));
   }
-  for (const name of ["tools", "update"]) {
+  for (const name of ["tools", "update", "log"]) {
     const part = document.getElementById(name);
     part.hidden = ![...part.querySelectorAll("[id]")].some((place) => place.children.length);
   }

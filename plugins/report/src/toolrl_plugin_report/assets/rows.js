@@ -1,7 +1,7 @@
 // The list of episodes: its filters, its order, and the address of what is open.
 
 const PAGE = 100;
-const TABS = ["conversation", "group", "tokens", "rewards"];
+const TABS = ["conversation", "group", "tokens", "rewards", "json"];
 const newest = (a, b) => (b.step ?? Infinity) - (a.step ?? Infinity) || a.line - b.line;
 const ORDERS = {
   "failures first": (a, b) => verdictOf(a).rank - verdictOf(b).rank || newest(a, b),
@@ -31,7 +31,7 @@ function makeFilters(partial, changed) {
   const number = (label) => el("input", { type: "number", step: "any", placeholder: label, "aria-label": label, oninput: changed });
   Object.assign(parts, { min: number("reward ≥"), max: number("reward ≤"),
     order: el("select", { "aria-label": "order", onchange: changed }, Object.keys(ORDERS).map((name) => el("option", { value: name }, name))),
-    search: el("input", { type: "search", placeholder: "Search in all that a row shows", oninput: changed, "aria-label": "search" }) });
+    search: el("input", { type: "search", placeholder: "Search rows and conversations (key /)", oninput: changed, "aria-label": "search" }) });
   const count = el("output");
   document.getElementById("filters").append(verdicts, ...Object.values(parts));
 
@@ -56,6 +56,7 @@ function makeFilters(partial, changed) {
 
   return {
     offer,
+    focus: () => { parts.search.focus(); parts.search.scrollIntoView({ block: "nearest" }); },
     set: (link) => {
       verdict = VERDICTS.includes(link.get("verdict")) ? link.get("verdict") : "";
       for (const [name, part] of Object.entries(parts)) {
@@ -70,12 +71,12 @@ function makeFilters(partial, changed) {
   };
 }
 
-function matches(row, wanted) {
+function matches(row, wanted, source) {
   for (const [name, [, read]] of Object.entries(CHOICES)) if (wanted[name] && !read(row).some((value) => String(value) === wanted[name])) return false;
   if (wanted.verdict) { verdictOf(row); if (!row.marks.has(wanted.verdict)) return false; }
   if (wanted.min !== "" && !(Number(row.reward) >= Number(wanted.min))) return false;
   if (wanted.max !== "" && !(Number(row.reward) <= Number(wanted.max))) return false;
-  return !wanted.search || searchText(row).includes(wanted.search.toLowerCase());
+  return !wanted.search || searchText(row).includes(wanted.search.toLowerCase()) || source.says(row);
 }
 
 function listItem(row, current, opened) {
@@ -125,7 +126,8 @@ function episodeBrowser(source) {
 
   function update() {
     const wanted = filters.read();
-    state.shown = source.rows.filter((row) => matches(row, wanted)).sort(ORDERS[wanted.order]);
+    source.search(wanted.search, update);
+    state.shown = source.rows.filter((row) => matches(row, wanted, source)).sort(ORDERS[wanted.order]);
     filters.count(state.shown.length, source.rows.length);
     filters.press();
     renderList();
@@ -158,7 +160,7 @@ function episodeBrowser(source) {
       return;
     }
     const siblings = [...(groups.get(`${row.step} ${row.kind} ${row.group}`) || [row])].sort((a, b) => a.index - b.index);
-    const actions = { show: () => { show(); keepLink(); }, open: (other) => open(other, true), load: source.load, step };
+    const actions = { show: () => { show(); keepLink(); }, open: (other) => open(other, true), load: source.load, record: source.record, step };
     try {
       const { episode, tokens } = await source.load(row);
       state.failed = false;
@@ -179,9 +181,10 @@ function episodeBrowser(source) {
 
   more.addEventListener("click", () => { state.limit += PAGE; renderList(); });
   document.addEventListener("keydown", (event) => {
+    if (/INPUT|SELECT|TEXTAREA/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
     const move = { j: 1, k: -1 }[event.key];
-    if (!move || /INPUT|SELECT|TEXTAREA/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
-    step(move);
+    if (move) step(move);
+    if (event.key === "/") { event.preventDefault(); filters.focus(); }
   });
   addEventListener("hashchange", follow);
   follow();

@@ -11,10 +11,31 @@ function rowsOf(columns, lists, file) {
   });
 }
 
-// `load(row)` promises the whole episode and the texts of its tokens.
+// `load(row)` promises the whole episode and the texts of its tokens, `record(row)` its JSON. `search(words, then)` looks
+// for words in all conversations and calls `then` if it takes time; `says(row)` tells whether a conversation holds them.
 function embedded(data) {
-  const rows = rowsOf(data.columns, data.rows, "");
-  return { rows, partial: rows.length < data.total, load: (row) => Promise.resolve({ episode: data.episodes[row.line], tokens: data.tokens }), start: () => {} };
+  const rows = rowsOf(data.columns, data.rows, ""), episode = (row) => data.episodes[row.line];
+  let words = "";
+  return {
+    rows, partial: rows.length < data.total, start: () => {},
+    load: (row) => Promise.resolve({ episode: episode(row), tokens: data.tokens }),
+    record: (row) => Promise.resolve(JSON.stringify(episode(row))),
+    search: (wanted) => { words = wanted.toLowerCase().split(/\s+/).join(" "); },
+    says: (row) => (row.said = row.said || spoken(episode(row))).includes(words),
+  };
+}
+
+// All texts of an episode, as `view.said` has them.
+function spoken(episode) {
+  const parts = [episode.answer, ...(episode.failure ? episode.failure.slice(2) : [])];
+  for (const trajectory of episode.trajectories) {
+    parts.push(...trajectory.prompt.map(([, text]) => text));
+    for (const turn of trajectory.turns) {
+      parts.push(...turn.segments.map(([, text]) => text), ...turn.replies.map(([, text]) => text));
+      for (const call of turn.calls) parts.push(call.name, call.arguments, call.result, call.error);
+    }
+  }
+  return parts.filter(Boolean).join(" ").split(/\s+/).join(" ").toLowerCase();
 }
 
 const VERDICTS = ["failed", "tool error", "cut off", "wrong", "not judged", "correct"];
@@ -66,20 +87,45 @@ function searchText(row) {
 // From a server: rows arrive newest first, and again while the run goes on; an episode when it is opened.
 function served(data) {
   const files = new Map(), loaded = new Map();
-  const source = { rows: [], load, start };
+  const source = { rows: [], load, record, search, says, start };
   let after = 0, stamp = "", shown = -Infinity, waiting = false;
+  let words = "", found = new Map(), fresh = true, timer = 0;
 
   async function ask(path, values) {
     const answer = await fetch(`${path}?${new URLSearchParams(values)}`);
     if (!answer.ok) throw new Error(await answer.text());
-    return answer.json();
+    return answer;
+  }
+
+  const placeOf = (row) => ({ file: row.file, line: row.line, id: row.id });
+
+  async function record(row) {
+    return (await ask("record", placeOf(row))).text();
+  }
+
+  // The server searches, a moment after the last letter was typed, and again when new episodes have come.
+  function search(wanted, then) {
+    if (wanted === words && fresh) return;
+    if (wanted !== words) found = new Map();
+    [words, fresh] = [wanted, true];
+    clearTimeout(timer);
+    timer = wanted && setTimeout(async () => {
+      const answer = await ask("search", { words: wanted }).then((said) => said.json(), () => ({ files: {} }));
+      if (wanted !== words) return;
+      found = new Map(Object.entries(answer.files).map(([name, lines]) => [name, new Set(lines)]));
+      then();
+    }, 200);
+  }
+
+  function says(row) {
+    return found.has(row.file) && found.get(row.file).has(row.line);
   }
 
   async function load(row) {
     const key = `${row.file} ${row.id}`;
     if (!loaded.has(key)) {
       if (loaded.size > 60) loaded.clear();
-      loaded.set(key, ask("episode", { file: row.file, line: row.line, id: row.id }));
+      loaded.set(key, ask("episode", placeOf(row)).then((answer) => answer.json()));
     }
     try {
       return await loaded.get(key);
@@ -92,9 +138,10 @@ function served(data) {
   async function start(changed, draw) {
     let wait = 10;
     try {
-      const answer = await ask("live", { after, stamp });
+      const answer = await (await ask("live", { after, stamp })).json();
       for (const { file, rows } of answer.files) files.set(file, rowsOf(data.columns, rows, file));
       waiting = waiting || answer.files.length > 0;
+      fresh = fresh && answer.files.length === 0;
       [after, stamp, wait] = [answer.after, answer.stamp, answer.more ? 0 : answer.wait];
       document.getElementById("note").textContent = answer.note;
       // Made and escaped by the server, as the page itself was.

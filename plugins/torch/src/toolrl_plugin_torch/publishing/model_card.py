@@ -127,7 +127,7 @@ def _metrics(export: Export) -> Iterator[str]:
             for name in _measured(lines[-1])]  # fmt: skip
     yield "## Held-out tasks"
     yield "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows))
-    yield f"{lines[-1].episodes} episodes. ±: standard error, clustered by task."
+    yield f"{lines[-1].episodes} episodes. []: 95 % interval, ±: standard error, both clustered by task."
 
 
 def _measured(line: MetricsLine) -> list[str]:
