@@ -27,7 +27,7 @@ from toolrl.component import Component
 from toolrl.config.components import config_sections
 from toolrl.errors import ConfigError
 from toolrl.kinds import KINDS
-from toolrl.plugins.info import PluginInfo
+from toolrl.plugins.info import PYTHON_OBJECTS, PluginInfo
 from toolrl.plugins.registry import Registry
 from toolrl.tools import tool
 from toolrl.tools.callables import name_of
@@ -36,7 +36,6 @@ from toolrl.tools.toolset import is_tool_function
 from toolrl.tools.values import as_number, scalar
 from toolrl.types import Episode, Score, Task
 
-PLUGIN = "python-objects"
 Components = dict[str, list[Component[Any]]]
 """By kind."""
 
@@ -70,7 +69,7 @@ def take_objects(tree: Mapping[str, Any], registry: Registry) -> tuple[dict[str,
     if not found:
         return copied, registry
     others = [replace(it, components=_hidden(it.components, found)) for it in registry.plugins]
-    return copied, Registry([*others, PluginInfo(PLUGIN, components=found)])
+    return copied, Registry([*others, PluginInfo(PYTHON_OBJECTS, components=found)])
 
 
 def _hidden(components: Components, by: Components) -> Components:
