@@ -193,7 +193,7 @@ def test_it_asks_on_a_terminal(place: Path) -> None:
     assert "environments" in yaml.safe_load(Path("grpo.yaml").read_text())
 
 
-@pytest.mark.parametrize("name", ["nosuch/model/x", "./nosuch", "/nosuch/model"])
+@pytest.mark.parametrize("name", ["nosuch/model/x", "./nosuch", "/nosuch/model", "nosuch", "model/nosuch"])
 def test_a_model_that_isnt_there_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "--model", name, "--data", "train.jsonl", "--yes"]) != 0
     assert "there is no folder" in capsys.readouterr().err

@@ -90,7 +90,8 @@ def model(path: str) -> Model:
 def _hub_config(name: str) -> Path | None:
     """config.json of a model of the Hub, from its cache or the Hub; None where neither can be asked. Raises DataError
     for a name that the Hub doesn't have, or that can only be a folder's."""
-    if Path(name).is_absolute() or name.startswith((".", "~")) or len(Path(name).parts) > 2:
+    here = Path(name)
+    if name.startswith((".", "~")) or here.is_absolute() or len(here.parts) != 2 or here.parent.is_dir():
         raise DataError(f"there is no folder {name!r}", hint=f"Relative paths start at {str(Path.cwd())!r}.")
     try:
         check_on_hub(name, "model")  # Once: the library itself retries for half a minute.
