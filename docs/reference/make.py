@@ -27,6 +27,7 @@ from pagemaker import (  # noqa: E402 - the folder has to be on the path first
     metrics_page,
     plugins_page,
     run_folder_page,
+    typed_config,
     types_page,
 )
 from pagemaker.source import CORE  # noqa: E402
@@ -40,9 +41,10 @@ PAGES = {
     "metrics.md": metrics_page.make,
     "run-folder.md": run_folder_page.make,
     "first_party.json": plugins_page.first_party,
+    "typed.py": typed_config.make,
 }
 """File name to what makes its text."""
-ELSEWHERE = {"first_party.json": CORE / "plugins"}
+ELSEWHERE = {"first_party.json": CORE / "plugins", "typed.py": CORE / "config"}
 """Files that toolrl itself reads."""
 
 

@@ -21,6 +21,8 @@ PUBLISHED = (
     *("*.md", "core/README.md", "plugins/*/README.md", "docs/*.md", "docs/*/*.md"),
     *("docs/images/*", "docs/site/*", "docs/examples/**/*"),
 )
+BOOSTS = {"docs/tutorial/": 4.0, "docs/howto/": 4.0, "docs/reference/api/": 0.1, "CHANGELOG.md": 0.2}
+"""Weights of pages in the search, by the start of their path: a reader looks for a task first, for a class last."""
 _LINK = re.compile(r"\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 _MODULE = re.compile(r"^\| `(toolrl[\w.]*)` \|", re.MULTILINE)
 
@@ -50,6 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The page with links that lead to pages of the site: READMEs of folders, notebooks, modules where listed."""
     uri = page.file.src_uri
+    page.meta["search"] = {"boost": next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), 1.0)}
     if ROOT / uri == MODULES:
         markdown = _MODULE.sub(
             lambda it: f"| [`{it[1]}`](api/{it[1]}.md) |" if it[1] in _modules() else it[0], markdown

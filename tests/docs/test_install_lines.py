@@ -1,10 +1,12 @@
-"""Every `pip install` line that a page shows works as it is written in a clone: it names all folders that it needs.
+"""Every `pip install` line that a page or a notebook shows works as it is written in a clone: it names all folders that
+it needs.
 
 Packages of this repository are looked for nowhere else, so a line also names those that its packages depend on.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
@@ -13,7 +15,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from doc_pages import ROOT, Page, pages
+from doc_pages import ROOT, pages
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -67,13 +69,27 @@ def problems(words: list[str]) -> Iterator[str]:
         yield from (f"{projects()[name][0]} needs {projects()[one][0]}" for one in needed - given.keys())
 
 
-@pytest.mark.parametrize(
-    "page", [it for it in pages() if "pip install" in it.path.read_text(encoding="utf-8")], ids=str
-)
-def test_what_is_installed_is_in_the_clone(page: Page) -> None:
-    for match in _LINE.finditer(page.path.read_text(encoding="utf-8")):
+def shown() -> dict[str, str]:
+    """Text of each page and notebook by its path in the repository."""
+    texts = {str(it): it.path.read_text(encoding="utf-8") for it in pages()}
+    for path in sorted(ROOT.glob("docs/**/*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts[str(path.relative_to(ROOT))] = "\n\n".join("".join(cell["source"]) for cell in cells)
+    return texts
+
+
+@pytest.mark.parametrize("page", [name for name, text in shown().items() if "pip install" in text])
+def test_what_is_installed_is_in_the_clone(page: str) -> None:
+    for match in _LINE.finditer(shown()[page]):
         if "$(" in match[1]:
             continue  # A shell finds its words.
         words = shlex.split(match[1])
         found = list(problems([word for word in words if not word.startswith("-")]))
         assert "--no-deps" in words or not found, f"pip install {match[1]}"
+
+
+def test_no_text_says_that_core_train_is_enough() -> None:
+    """Its extra needs plugins, which pip finds in a clone only where the line names them."""
+    for name, text in shown().items():
+        for folder in re.findall(r"install `(\./core(?:\[\w+\])?)`|need `(\./core\[\w+\])`", text):
+            assert not list(problems(["".join(folder)])), name

@@ -26,3 +26,9 @@ def test_every_page_has_its_place_in_the_contents() -> None:
     contents = ROOT / "docs" / "README.md"
     listed = {(contents.parent / link).resolve() for link in read_page(contents).links()}
     assert [str(page) for page in pages() if page.path.parents[1] == ROOT / "docs" and page.path not in listed] == []
+
+
+def test_every_example_is_listed() -> None:
+    listed = (ROOT / "docs" / "examples" / "README.md").read_text(encoding="utf-8")
+    folders = {path.parent.name for path in ROOT.glob("docs/examples/*/*") if path.is_file()}
+    assert {name for name in folders if f"[`{name}`]" not in listed} <= {"common"}

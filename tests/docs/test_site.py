@@ -30,7 +30,11 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 
 def test_search_needs_no_server_and_finds_pages_and_modules() -> None:
     text = (SITE / "search" / "search_index.js").read_text(encoding="utf-8")
-    entries = {it["location"]: it["text"] for it in json.loads(text.removeprefix("var __index = "))["docs"]}
+    found = json.loads(text.removeprefix("var __index = "))["docs"]
+    entries = {it["location"]: it["text"] for it in found}
+    # A how-to is found before the modules that hold the word.
+    boosts = {it["location"]: it.get("boost", 1.0) for it in found}
+    assert boosts["docs/howto/write-a-reward.html"] > 1 > boosts["docs/reference/api/toolrl.types.html"]
     assert "max_episode_tokens" in entries["docs/howto/compaction.html"]
     assert "docs/site/iframe-worker.js" in (SITE / "index.html").read_text(encoding="utf-8")
     assert "sync or async" in entries["docs/reference/api/toolrl.tools.html#toolrl.tools.tool"]

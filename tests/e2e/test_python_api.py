@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import toolrl
+from toolrl.cli.main import main
 from toolrl.errors import ToolrlError
 from toolrl.protocols import BuildContext
 from toolrl.tools import tool
@@ -149,3 +151,42 @@ def test_methods_callables_and_columns(config: dict[str, Any]) -> None:
     (stored,) = run.episodes()
     assert [(call.call.name, call.result.text) for call in stored.episode.calls] == [("add", "7"), ("double", "14")]
     assert (stored.episode.reward, stored.episode.task.messages[-1].content) == (1.0, "0 + 0 =")
+
+
+def test_the_end_of_a_run_with_objects_names_calls_from_python(
+    config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command line can't make them again; it says so where it is tried."""
+    pytest.importorskip("toolrl_plugin_console")
+    run = toolrl.train(config, trainer={"steps": 1})
+    printed = capsys.readouterr().out
+    assert "toolrl.evaluate('runs/own', data=…, environments=…)" in printed
+    assert "toolrl eval" not in printed
+    for command in ("eval", "train"):
+        assert main([command, str(run.directory)]) != 0
+        assert "names Python objects" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_traceback_begins_with_the_users_call_and_ends_with_the_error(config: dict[str, Any], in_loop: bool) -> None:
+    def broken(episode: Episode) -> float:
+        raise KeyError("nokey")
+
+    def call() -> None:
+        toolrl.rollout(config, environments={"default": {"rewards": [broken]}})
+
+    async def cell() -> None:
+        call()
+
+    with pytest.raises(ToolrlError, match="nokey") as caught:
+        asyncio.run(cell()) if in_loop else call()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "no running event loop" not in shown
+    assert "During handling" not in shown
+    assert "rollouts" not in shown
+
+
+def test_the_calls_are_listed_and_explained() -> None:
+    for name in ("train", "evaluate", "rollout"):
+        assert name in dir(toolrl)
+        assert "Args:" in getattr(toolrl, name).__doc__

@@ -19,3 +19,8 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     raise AttributeError(f"module 'toolrl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Lists the commands too, which completion in an editor or a notebook goes by."""
+    return sorted({*globals(), *__all__})

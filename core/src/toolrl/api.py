@@ -20,29 +20,50 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from toolrl.building import check_trainable
 from toolrl.builtin.given_rows import is_dict_of_splits
 from toolrl.cli import evaluate as evaluate_command
 from toolrl.cli import rollout as rollout_command
 from toolrl.cli import train as train_command
-from toolrl.cli.common import place_of
+from toolrl.cli.common import DEBUG, place_of
 from toolrl.cli.session import interrupt_thread
 from toolrl.config.load import LoadedConfig, check_config
 from toolrl.config.override import apply_overrides
 from toolrl.config.read import read_config
-from toolrl.errors import ConfigError
+from toolrl.config.typed import ConfigSections
+from toolrl.errors import ConfigError, ToolrlError
+from toolrl.plugins.info import PYTHON_OBJECTS
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.preflight import check_start, run_directory
-from toolrl.python_objects import PLUGIN, take_objects
+from toolrl.python_objects import take_objects
 from toolrl.runs.folder import RunFolder
 
-ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
+ConfigSource = str | os.PathLike[str] | ConfigSections | Mapping[str, Any]
+"""A config file, a run's folder, or the sections of a config."""
 
 
-def train(config: ConfigSource, *, resume: bool = False, overwrite: bool = False, **sections: Any) -> RunFolder:
-    """Train, as `toolrl train`: with `resume` from its last checkpoint. `overwrite` deletes a run of this name."""
+def train(
+    config: ConfigSource, *, resume: bool = False, overwrite: bool = False, **sections: Unpack[ConfigSections]
+) -> RunFolder:
+    """Train a model by reinforcement learning, as `toolrl train` does.
+
+        run = toolrl.train("grpo.yaml", trainer={"steps": 50}, environments={"default": {"rewards": [exact]}})
+
+    Args:
+        config: a config file, a run's folder, or a dict of the same form. Tools, rewards, data sets and other
+            components may be Python objects in it: a function, a list of rows.
+        resume: continue the run of this name from its last checkpoint.
+        overwrite: delete a run of this name and start anew.
+        **sections: sections of a config, merged into `config`: `model`, `data`, `environments`, `rollout`, `algorithm`,
+            `trainer`, `evaluation`, `run` and others. Keys and values: docs/reference/config.md.
+
+    Returns the run's folder: `run.metrics_lines("eval")`, `run.episodes()`, `run.report_path`.
+
+    Raises ConfigError with every mistake of the config before anything is loaded, another ToolrlError where the run
+    fails, and KeyboardInterrupt after Ctrl-C, which saves the run first.
+    """
     loaded, registry = _load(config, (), sections)
     check_trainable(registry, loaded.config)
     return _run(train_command.run, loaded, registry, resume=resume, overwrite=overwrite)
@@ -54,10 +75,21 @@ def evaluate(
     checkpoint: str | None = None,
     ablate: bool = False,
     overwrite: bool = False,
-    **sections: Any,
+    **sections: Unpack[ConfigSections],
 ) -> RunFolder:
-    """Evaluate on `data.eval`, as `toolrl eval`: the config's model, or of a run's folder the `checkpoint` (last, best
-    or a step) in a run of its own beside it. `ablate` compares with what the tools give taken away."""
+    """Evaluate a model on `data.eval`, as `toolrl eval` does.
+
+        evaluated = toolrl.evaluate("runs/first", checkpoint="best")
+        print(evaluated.metrics_lines("eval")[-1].metrics["accuracy"])
+
+    Args:
+        config: as in `toolrl.train`. A run's folder evaluates its model in a run of its own, `NAME-eval`, beside
+            it; where that run was given Python objects, give them again by `data=…` and `environments=…`.
+        checkpoint: of a run's folder `last`, `best` or a step.
+        ablate: compare with episodes without tools, with answers of other calls, and with tools that fail.
+        overwrite: delete an evaluation of this name and start anew.
+        **sections: as in `toolrl.train`.
+    """
     of_run: list[str] = []
     if not isinstance(config, Mapping) and Path(config).is_dir():
         of_run = evaluate_command.of_run(Path(config).absolute(), checkpoint)
@@ -69,10 +101,25 @@ def evaluate(
 
 
 def rollout(
-    config: ConfigSource, *, tasks: int = 8, episodes: int | None = None, overwrite: bool = False, **sections: Any
+    config: ConfigSource,
+    *,
+    tasks: int = 8,
+    episodes: int | None = None,
+    overwrite: bool = False,
+    **sections: Unpack[ConfigSections],
 ) -> RunFolder:
-    """Sample `episodes` of each of the first `tasks` of `data.train`, as `toolrl rollout`; `algorithm.group_size` of
-    each where `episodes` is None."""
+    """Sample episodes without training, as `toolrl rollout` does: a first look at a config.
+
+        run = toolrl.rollout("grpo.yaml", tasks=2)
+        print(next(run.episodes()).episode.final_text)
+
+    Args:
+        config: as in `toolrl.train`.
+        tasks: how many tasks of `data.train` to play, the first ones.
+        episodes: episodes of each task; None for `algorithm.group_size`.
+        overwrite: delete a run of this name and start anew.
+        **sections: as in `toolrl.train`.
+    """
     loaded, registry = _load(config, (), sections)
     check_start(loaded, registry, rollout_command.DATA, resume=None, overwrite=overwrite)
     return _run(rollout_command.run, loaded, registry, overwrite=overwrite, tasks=tasks, episodes=episodes)
@@ -92,7 +139,7 @@ def _load(config: ConfigSource, overrides: Sequence[str], sections: Mapping[str,
     tree, registry = take_objects(_merged(tree, sections), load_registry())
     loaded = check_config(tree, overrides, source=source, registry=registry, problems=problems)
     cluster = loaded.config.cluster
-    if registry.plugin(PLUGIN) is not None and (cluster.rollout_workers or cluster.trainer_workers):
+    if registry.plugin(PYTHON_OBJECTS) is not None and (cluster.rollout_workers or cluster.trainer_workers):
         raise ConfigError(
             "cluster: the config holds Python objects, which other processes don't have",
             hint="Make a plugin of them (`toolrl new-plugin`), or leave rollout_workers and trainer_workers out.",
@@ -117,15 +164,25 @@ def _run(
     command: Callable[[argparse.Namespace], int], loaded: LoadedConfig, registry: Registry, **arguments: Any
 ) -> RunFolder:
     args = argparse.Namespace(loaded=loaded, registry=registry, json=False, **arguments)
+    # Not called inside of the `except` of the check: an error of the run would show the check's as its context.
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        status = command(args)
-    else:
-        status = _in_thread(command, args)
+        status = _in_thread(command, args) if _in_event_loop() else command(args)
+    except ToolrlError as error:
+        if os.environ.get(DEBUG):
+            raise
+        # The message tells the cause; frames inside of toolrl would only hide it.
+        raise error.with_traceback(None) from error.__cause__
     if status:
         raise KeyboardInterrupt
     return RunFolder.open(run_directory(loaded.config))
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _in_thread(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:

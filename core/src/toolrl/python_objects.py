@@ -28,14 +28,13 @@ from toolrl.component import Component
 from toolrl.config.components import config_sections
 from toolrl.errors import ConfigError
 from toolrl.kinds import KINDS
-from toolrl.plugins.info import PluginInfo
+from toolrl.plugins.info import PYTHON_OBJECTS, PluginInfo
 from toolrl.plugins.registry import Registry
 from toolrl.protocols import TaskSource
 from toolrl.tools import tool
 from toolrl.tools.callables import name_of
 from toolrl.tools.toolset import is_tool_function
 
-PLUGIN = "python-objects"
 Components = dict[str, list[Component[Any]]]
 """By kind."""
 
@@ -71,7 +70,7 @@ def take_objects(tree: Mapping[str, Any], registry: Registry) -> tuple[dict[str,
     if not found:
         return copied, registry
     others = [replace(it, components=_hidden(it.components, found)) for it in registry.plugins]
-    return copied, Registry([*others, PluginInfo(PLUGIN, components=found)])
+    return copied, Registry([*others, PluginInfo(PYTHON_OBJECTS, components=found)])
 
 
 def _hidden(components: Components, by: Components) -> Components:

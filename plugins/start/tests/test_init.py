@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 import yaml
 
 from toolrl.cli.main import main
+from toolrl.plugins.registry import load_registry
+from toolrl_common.hub import HubUnreachableError
 from toolrl_plugin_start import hardware
 
 SOLVED = {"problem": "Solve.", "solution": r"so \boxed{\frac{1}{2}}"}
@@ -164,7 +167,7 @@ def test_a_plan_for_a_gpu_is_taken_over() -> None:
         (["--model", "model", "--data", "odd.jsonl", "--question", "a"], "no column that looks like an answer"),
         (["--model", "model", "--data", "train.jsonl", "--tool", "calculatr"], "Did you mean 'calculator'?"),
         (["--model", "model", "--data", "train.jsonl", "--tool", "tools.py:rol"], "'tools.py' has no 'rol'"),
-        (["--model", "model", "--data", "train.jsonl", "--output", "tools.py"], "tools.py: the file is there already"),
+        (["--output", "tools.py"], "tools.py: the file is there already"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,14 +178,80 @@ def test_what_is_wrong_is_said(arguments: list[str], said: str, capsys: pytest.C
 
 
 def test_it_asks_on_a_terminal(place: Path) -> None:
-    """And overwrites a file only where the answer is yes."""
+    """Asks again where an answer can't be used, and last for another file where one is there already."""
     Path("grpo.yaml").write_text("mine")
-    assert "Replace it?" in _typed("", "n")
-    assert Path("grpo.yaml").read_text() == "mine"
-    shown = _typed("", "y", "model", "train.jsonl", "", "tools.py:roll", "exact")
+    answers = ("modl/x/y", "model", "trian.jsonl", "train.jsonl", "", "tools.py:roll", "exakt", "exact", "n", "")
+    shown = _typed(*answers)
+    for said in ("there is no folder 'modl/x/y'", "no file matches 'trian.jsonl'", "Did you mean 'exact'?"):
+        assert said in shown
     assert "Tools, with commas between: calc" in shown
-    environment = yaml.safe_load(Path("grpo.yaml").read_text())["environments"]["default"]
+    assert re.search(r"Reward: .*exact, .*gsm8k, ", shown)
+    assert Path("grpo.yaml").read_text() == "mine"
+    environment = yaml.safe_load(Path("grpo-2.yaml").read_text())["environments"]["default"]
     assert (environment["tools"][0]["options"]["target"], environment["rewards"]) == ("tools.py:roll", ["exact"])
+    _typed("model", "train.jsonl", "", "", "", "y")
+    assert "environments" in yaml.safe_load(Path("grpo.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", ["nosuch/model/x", "./nosuch", "/nosuch/model", "nosuch", "model/nosuch"])
+def test_a_model_that_isnt_there_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--model", name, "--data", "train.jsonl", "--yes"]) != 0
+    assert "there is no folder" in capsys.readouterr().err
+    assert not Path("grpo.yaml").exists()
+
+
+def test_a_name_of_the_hub_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def unreachable(name: str, kind: str) -> None:
+        asked.append(name)
+        raise HubUnreachableError("the Hub can't be reached")
+
+    monkeypatch.setattr(hardware, "check_on_hub", unreachable)
+    assert hardware.model("owner/name").parameters is None
+    assert asked == ["owner/name"]
+
+
+@pytest.mark.parametrize(
+    ("row", "fields"),
+    [
+        ({"Problem": "2 + 2?", "Solution": "4"}, {"prompt": "Problem", "answer": "Solution"}),
+        ({"QUESTION": "2 + 2?", "Final Answer": "4"}, {"prompt": "QUESTION", "answer": "Final Answer"}),
+        ({"Prompt": "2 + 2?", "Reward_Model": {"Ground-Truth": "4"}},
+         {"prompt": "Prompt", "answer": "Reward_Model.Ground-Truth"}),
+        ({"Problem": "2 + 2?", "problem": "3 + 3?", "answer": "6"}, {"prompt": "problem"}),
+    ],
+)  # fmt: skip
+def test_columns_are_found_in_other_spellings(row: dict[str, Any], fields: dict[str, str]) -> None:
+    rows(row)
+    assert written()["data"]["train"]["options"]["fields"] == fields
+
+
+def test_a_csv_file_is_read_by_huggingface(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.csv").write_text('Question,Answer\n"What is 2 + 2, then?",4\n"3 + 3?",6\n')
+    if "huggingface" not in load_registry().names("datasets"):
+        assert main(["init", "--model", "model", "--data", "train.csv", "--yes"]) != 0
+        assert "toolrl-plugin-huggingface" in capsys.readouterr().err
+        return
+    train = written("--data", "train.csv")["data"]["train"]
+    assert train["use"] == "huggingface"
+    assert train["options"] == {"path": "train.csv", "fields": {"prompt": "Question", "answer": "Answer"}}
+    assert "2 rows" in capsys.readouterr().out
+
+
+def test_questions_beyond_the_models_context_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("model/config.json").write_text(json.dumps({**QWEN3_8B, "max_position_embeddings": 512}))
+    rows({"question": "What? " * 300, "answer": 4})
+    assert main(["init", "--model", "model", "--data", "train.jsonl", "--yes"]) != 0
+    assert re.search(r"takes about 800 tokens .* context is 512", capsys.readouterr().err)
+
+
+def test_the_next_command_isnt_train_where_a_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("toolrl_plugin_torch")
+    written()  # The model's folder has no weights.
+    printed = capsys.readouterr().out
+    assert "A run is refused here" in printed
+    assert "next:" not in printed
 
 
 def _typed(*answers: str) -> str:
@@ -199,4 +268,5 @@ def _typed(*answers: str) -> str:
         pass
     os.close(ours)
     process.wait(60)
+    assert process.returncode == 0, shown.decode()
     return shown.decode()

@@ -103,6 +103,10 @@ def find_files(patterns: str | Sequence[str], where: str = "") -> list[Path]:
     table = next((file for file in files if file.suffix in (".csv", ".tsv")), None)
     if table is not None:
         hint = 'Convert it to JSON Lines: one JSON object a line, such as {"prompt": …, "answer": …}.'
+        if table.suffix == ".csv":
+            hint = (
+                f"The data set `huggingface` reads it: `{{use: huggingface, options: {{path: {table}}}}}`. Or: {hint}"
+            )
         raise DataError(f"{table.suffix} files aren't read", where=str(table), hint=hint)
     return files
 

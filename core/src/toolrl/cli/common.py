@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolrl.cli.output import print_json
+from toolrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +91,7 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
     from toolrl.config.load import load_config
     from toolrl.plugins.registry import load_registry
+    from toolrl.runs.files import names_objects
 
     registry: Registry = getattr(args, "registry", None) or load_registry()
     if getattr(args, "loaded", None) is not None:  # Read and checked already, in the process that started this one.
@@ -98,7 +100,12 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     source, overrides = args.config, args.overrides
     if Path(source).is_dir():
         source, overrides = str(Path(source) / "config.yaml"), [*place_of(Path(source)), *overrides]
-    loaded = load_config(source, overrides, registry=registry)
+    try:
+        loaded = load_config(source, overrides, registry=registry)
+    except ConfigError as error:
+        if Path(source).name == "config.yaml" and names_objects(Path(source).parent):
+            error.hint = "This run's config names Python objects: call toolrl.train or toolrl.evaluate with them again."
+        raise
     args.hide = loaded.hide
     if getattr(args, "trains", False):
         from toolrl.building import check_trainable

@@ -31,7 +31,7 @@ def readable(error: BaseException) -> BaseException:
     if isinstance(error, ModuleNotFoundError) and error.name in _OF_TRAINING:
         return ToolrlError(
             f"this needs {error.name}, which isn't installed",
-            hint="pip install 'toolrl[train]', or in a clone of toolrl: pip install './core[train]'.",
+            hint="pip install 'toolrl[train]'. In a clone of toolrl: the install line of its README.md.",
         )
     if not isinstance(error, OSError):
         return error

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from toolrl.component import Component
 
+PYTHON_OBJECTS = "python-objects"
+"""Name of the plugin that holds a run's Python objects."""
+
 Status = Literal["ok", "disabled", "incompatible", "broken"]
 
 

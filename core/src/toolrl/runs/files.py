@@ -14,6 +14,7 @@ from typing import IO, Any, BinaryIO
 
 from toolrl.config.read import parse_yaml
 from toolrl.errors import ConfigError, DataError
+from toolrl.plugins.info import PYTHON_OBJECTS
 
 MOST_BYTES = 64 * 2**20
 MOST_LINE = 256 * 2**20
@@ -115,6 +116,20 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ConfigError, ValueError) as error:
         raise DataError(f"the run's config can't be read: {error}", where=str(path)) from error
     return config
+
+
+def read_versions(directory: Path) -> dict[str, Any]:
+    """Read a run's plugins.json; empty where it is missing. Raises DataError."""
+    path = directory / "plugins.json"
+    try:
+        return dict(read_json(read_small(path))) if path.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to continue without it.") from error
+
+
+def names_objects(directory: Path) -> bool:
+    """Whether a run's config names Python objects, which only a call from Python can give again."""
+    return PYTHON_OBJECTS in (read_versions(directory).get("plugins") or {})
 
 
 def plain_float(value: float) -> float | str:

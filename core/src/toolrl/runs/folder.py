@@ -32,6 +32,7 @@ from typing import Any
 import yaml
 
 from toolrl.errors import DataError, RunFolderLostError, ToolrlError
+from toolrl.runs.card import card, describe, status
 from toolrl.runs.episodes import EpisodeStore
 from toolrl.runs.files import (
     FolderLock,
@@ -42,6 +43,7 @@ from toolrl.runs.files import (
     read_json,
     read_lines,
     read_small,
+    read_versions,
     write_atomic,
 )
 from toolrl.runs.log import NAME, OLDER
@@ -247,6 +249,13 @@ class RunFolder:
 
     # Reading.
 
+    def __repr__(self) -> str:
+        return f"<RunFolder {str(self.directory)!r}: {status(self)}>"
+
+    def _repr_html_(self) -> str:
+        """Shows the run as a card in a notebook: its status, the last metrics of each kind, and its report."""
+        return card(self)
+
     def summary(self) -> dict[str, Any]:
         """summary.json with the present status: a "running" run without a process was interrupted. Empty where the run
         never started. Raises DataError."""
@@ -292,11 +301,7 @@ class RunFolder:
 
     def versions(self) -> dict[str, Any]:
         """plugins.json, empty where it is missing."""
-        path = self.directory / "plugins.json"
-        try:
-            return dict(read_json(read_small(path))) if path.exists() else {}
-        except (ValueError, TypeError) as error:
-            raise DataError(f"not JSON: {error}", where=str(path), hint="Delete it to continue without it.") from error
+        return read_versions(self.directory)
 
 
 def is_run_folder(path: Path) -> bool:
@@ -315,20 +320,7 @@ def run_and_checkpoint(path: str) -> tuple[Path, str] | None:
 
 def describe_run(directory: Path) -> str:
     """A run's status and steps in a few words."""
-    summary = RunFolder(directory, {}, 0).summary()
-    if not summary:
-        return "not started"
-    unsaved = summary.get("unsaved_episodes")
-    lost = f", {unsaved} episodes not saved" if unsaved else ""
-    return f"{summary.get('status')}, {describe_work(summary)}{lost}"
-
-
-def describe_work(summary: Mapping[str, Any]) -> str:
-    """The steps of a run, or the episodes of one without steps."""
-    if summary.get("total_steps") == 0:
-        count = summary.get("episodes", 0)
-        return "1 episode" if count == 1 else f"{count:,} episodes"
-    return f"{summary.get('steps', 0)} of {summary.get('total_steps', '?')} steps"
+    return describe(RunFolder(directory, {}, 0).summary())
 
 
 def _is_idle(directory: Path) -> bool:

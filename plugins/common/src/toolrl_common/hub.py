@@ -16,6 +16,10 @@ SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
+class HubUnreachableError(DataError):
+    """A model or data set that isn't in the cache while the Hub can't be reached: whether it exists isn't known."""
+
+
 def check_on_hub(name: str, kind: Literal["model", "dataset"], revision: str | None = None) -> None:
     """Raise DataError for a model or data set that the Hub doesn't have, that this user may not read, or that is not
     in the cache while the Hub can't be reached. In the last case a cached one is used, and the process goes offline."""
@@ -53,7 +57,7 @@ def _fall_back_on_cache(name: str, kind: str, error: Exception) -> None:
     reason = _reason(error)
     if not (_cached_model(name) if kind == "model" else _cached_data_set(name)):
         option = " --repo-type dataset" if kind == "dataset" else ""
-        raise DataError(
+        raise HubUnreachableError(
             f"{name!r} is no folder here and isn't in the Hub's cache, and the Hub can't be reached ({reason})",
             hint=f"Where it can, run `hf download {name}{option} --local-dir FOLDER`, and name that folder here.",
         ) from error

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolrl.protocols import RunInfo, StepReport
+from toolrl.runs.files import names_objects
 from toolrl.runs.formatting import UNCERTAINTY, format_metric, format_number
 from toolrl.runs.metrics import MetricsLine
 from toolrl_plugin_console.texts import is_remarkable, shown_path, sparkline
@@ -102,15 +103,20 @@ def paths(run: RunInfo, checkpoint: Path | None) -> Iterator[Text]:
 
 
 def next_commands(run: RunInfo, history: History, checkpoint: Path | None, *, complete: bool) -> Iterator[Text]:
-    """What a user does next: resume what isn't complete; evaluate and export what has a checkpoint."""
+    """The next commands: resume what isn't complete; evaluate and export what has a checkpoint. Calls from Python where
+    the config names Python objects."""
     folder, commands = shlex.quote(shown_path(run.directory)), []
-    if run.total_steps and not complete:
+    has_tasks = (run.config.get("data") or {}).get("eval") is not None
+    objects = names_objects(run.directory)
+    if run.total_steps and not complete and objects:
+        commands.append("toolrl.train(…, resume=True)  # with the same arguments; the command line lacks the objects")
+    elif run.total_steps and not complete:
         command = "sft" if "sft" in history.last else "train"
         program = "torchrun … -m toolrl" if "TORCHELASTIC_RUN_ID" in os.environ else "toolrl"
         commands.append(f"{program} {command} {folder} --resume")
     if checkpoint is not None:
-        has_tasks = (run.config.get("data") or {}).get("eval") is not None
-        commands += [f"toolrl eval {folder}"] * has_tasks + [f"toolrl export {folder} FOLDER"]
+        again = f"toolrl.evaluate({shown_path(run.directory)!r}, data=…, environments=…)"
+        commands += [again if objects else f"toolrl eval {folder}"] * has_tasks + [f"toolrl export {folder} FOLDER"]
     commands.append(f"toolrl report {folder} --serve")
     for index, text in enumerate(commands):
         yield Text.assemble((f"{'' if index else 'next':<12}", "dim"), text)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from toolrl.errors import DataError
 from toolrl.runs.folder import run_and_checkpoint
+from toolrl_common.hub import HubUnreachableError, check_on_hub
 
 GIB = 2**30
 
@@ -69,7 +71,7 @@ class Model:
 
 def model(path: str) -> Model:
     """The model at `model.path`: a folder, a run's folder, or a model of the Hub, of which config.json is fetched where
-    the Hub can be reached."""
+    the Hub can be reached. Raises DataError for a model that doesn't exist."""
     found = run_and_checkpoint(path)
     if found is not None:
         folders = sorted((found[0] / "checkpoints").glob("step-*"))
@@ -86,12 +88,21 @@ def model(path: str) -> Model:
 
 
 def _hub_config(name: str) -> Path | None:
-    """config.json of a model of the Hub, from its cache or the Hub."""
+    """config.json of a model of the Hub, from its cache or the Hub; None where neither can be asked. Raises DataError
+    for a name that the Hub doesn't have, or that can only be a folder's."""
+    here = Path(name)
+    if name.startswith((".", "~")) or here.is_absolute() or len(here.parts) != 2 or here.parent.is_dir():
+        raise DataError(f"there is no folder {name!r}", hint=f"Relative paths start at {str(Path.cwd())!r}.")
     try:
+        check_on_hub(name, "model")  # Once: the library itself retries for half a minute.
         from huggingface_hub import hf_hub_download
 
         return Path(hf_hub_download(name, "config.json", etag_timeout=2))
-    except Exception:  # noqa: BLE001 - no library, no network, no such model: its size stays unknown
+    except HubUnreachableError:
+        return None
+    except DataError:
+        raise
+    except Exception:  # noqa: BLE001 - no library, no such file: its size stays unknown
         return None
 
 

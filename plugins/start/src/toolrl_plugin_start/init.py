@@ -7,26 +7,33 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from toolrl.cli.common import at_least_one
 from toolrl.cli.main import run_command
-from toolrl.cli.output import UsageError
+from toolrl.cli.output import UsageError, print_error
 from toolrl.config.components import check_options
-from toolrl.errors import PluginError
+from toolrl.config.load import load_config
+from toolrl.config.remarks import missing_files
+from toolrl.errors import PluginError, ToolrlError
 from toolrl.plugins.registry import RegisteredComponent, Registry, load_registry
 from toolrl.protocols import Command
 from toolrl.runs.files import write_atomic
 from toolrl_plugin_start import hardware
-from toolrl_plugin_start.data_columns import look
-from toolrl_plugin_start.settings import Section, Wanted, sections, text
+from toolrl_plugin_start.data_columns import Columns, look
+from toolrl_plugin_start.settings import Section, Wanted, check_room, data_set, sections, text
 
 SCHEMA = "toolrl.schema.json"
 HEAD = f"""\
 # yaml-language-server: $schema={SCHEMA}
 # Written by `toolrl init`. `toolrl config check` finds mistakes, `toolrl train` trains. An editor that reads the line
 # above completes and explains every field (`toolrl config schema > {SCHEMA}` after plugins were added)."""
+
+
+_T = TypeVar("_T")
 
 
 class InitCommand(Command):
@@ -38,7 +45,7 @@ class InitCommand(Command):
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
         parser.add_argument("--model", help="a folder, owner/name of the Hugging Face Hub, or a run's folder")
-        parser.add_argument("--data", metavar="FILE", help="tasks to train on: JSON Lines, JSON or parquet")
+        parser.add_argument("--data", metavar="FILE", help="tasks to train on: JSON Lines, JSON, parquet or CSV")
         parser.add_argument("--eval", metavar="FILE", help="tasks to evaluate on, with the same columns")
         parser.add_argument("--question", metavar="COLUMN", help="the column of the question (default: found)")
         parser.add_argument("--answer", metavar="COLUMN", help="the column of the answer (default: found)")
@@ -75,7 +82,10 @@ class InitCommand(Command):
         check = {"action": "check", "config": str(output), "overrides": [], "strict": False, "load": True, "data": True}
         status = run_command("config", **check, json=False)
         quoted = shlex.quote(str(output))
-        if status == 0:
+        refused = status == 0 and any(missing_files(load_config(str(output), registry=registry).config, registry))
+        if refused:
+            print(f"\nA run is refused here, see above. Where that isn't so: toolrl train {quoted}")
+        elif status == 0:
             print(
                 f"\nnext: toolrl rollout {quoted} --tasks 2 --set run.name=look    # a few episodes, without training"
             )
@@ -110,26 +120,81 @@ class _Questions:
             )
         return default
 
-    def may_overwrite(self, path: Path) -> None:
-        """Raises UsageError where a file is there and the user doesn't say that it may be replaced."""
-        if not path.exists():
-            return
-        if self.asks and input(f"{path} is there already. Replace it? [y/N]: ").strip().lower() in ("y", "yes"):
-            return
-        raise UsageError("the file is there already", where=str(path), hint="Name another one by --output FILE.")
+    def until(
+        self, check: Callable[[str], _T], label: str, given: str | None, option: str, default: str | None = None
+    ) -> tuple[str, _T]:
+        """The text as `text` gives it, and what `check` makes of it. On a terminal it asks again where the check raises
+        ToolrlError, so that a misspelt answer doesn't lose those before it."""
+        while True:
+            answer = self.text(label, given, option, default)
+            try:
+                return answer, check(answer)
+            except ToolrlError as error:
+                if not self.asks:
+                    raise
+                print_error(error)
+                given = None
+
+    def place(self, path: Path) -> Path:
+        """The file to write, one that isn't there or may be replaced. Raises UsageError where there is none."""
+        while path.exists():
+            if not self.asks:
+                raise UsageError(
+                    "the file is there already", where=str(path), hint="Name another one by --output FILE."
+                )
+            if self.text(f"{path} is there already. Replace it? y/n", None, "--output", "n").lower() in ("y", "yes"):
+                break
+            free = (path.with_stem(f"{path.stem}-{number}") for number in range(2, 1000))
+            path = Path(self.text("Config to write", None, "--output", str(next(it for it in free if not it.exists()))))
+        return path
 
 
 def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tuple[Wanted, Path]:
     """All that the config is made of, and where to write it. Raises UsageError, DataError."""
-    output = Path(ask.text("Config to write", str(args.output or "") or None, "--output", "grpo.yaml"))
-    ask.may_overwrite(output)
+    output = args.output or Path("grpo.yaml")
+    if not ask.asks:
+        ask.place(output)  # A file that is there already is found before anything is read.
     here = hardware.machine()
     print(f"here: {here.describe()}" if args.gpu is None else f"sizes for {args.gpu}")
-    path = ask.text("Model: a folder, owner/name of the Hub, or a run", args.model, "--model")
-    facts = hardware.model(path)
+    label = "Model: a folder, owner/name of the Hub, or a run"
+    path, facts = ask.until(hardware.model, label, args.model, "--model")
     print(f"  {facts.describe()}")
-    data = ask.text("Data: a file with a task a line", args.data, "--data")
-    columns = look(data, args.question, args.answer)
+    label = "Data: a file with a task a line"
+    data, columns = ask.until(partial(_look, args, facts, registry), label, args.data, "--data")
+    _describe(columns)
+    label = "Data to evaluate on, empty for none"
+    evaluation, _ = ask.until(
+        lambda file: look(file, columns.question, columns.answer) if file else None, label, args.eval, "--eval", ""
+    )
+    tools = _tools(args.tool, ask, registry, facts, columns)
+    if args.reward is None and not columns.answer and not ask.asks:
+        raise UsageError(
+            "the rows have no column that looks like an answer",
+            where=data,
+            hint="Name it by --answer COLUMN, or a reward that needs none by --reward, such as --reward format.",
+        )
+    rewards = [it for it in (*columns.rewards, "format") if it in registry.names("rewards")]
+    label = f"Reward: {', '.join(_ready(registry, 'rewards'))}, or your own as file.py:name"
+
+    def installed(name: str) -> None:
+        if ":" not in name:
+            registry.get("rewards", name)
+
+    reward, _ = ask.until(installed, label, args.reward, "--reward", rewards[0])
+    about = {"evaluation": evaluation or None, "gpu": args.gpu, "facts": facts, "here": here}
+    output = ask.place(output)
+    return Wanted(path, data, columns, tools, reward, output.stem, args.steps, **about), output
+
+
+def _look(args: argparse.Namespace, facts: hardware.Model, registry: Registry, path: str) -> Columns:
+    """The columns of the data. Raises UsageError, DataError, PluginError without what reads it."""
+    registry.get("datasets", data_set(path))
+    columns = look(path, args.question, args.answer)
+    check_room(facts, columns, 1)
+    return columns
+
+
+def _describe(columns: Columns) -> None:
     print(f"  {columns.rows} rows; questions in {columns.question!r}, answers in {columns.answer!r}")
     if "context" in columns.fields:
         print(f"  {columns.fields['context']!r} follows the question")
@@ -137,36 +202,30 @@ def _wanted(args: argparse.Namespace, ask: _Questions, registry: Registry) -> tu
         print(f"  {columns.fields['system']!r} becomes the system message")
     if columns.unseen:
         print(f"  not shown to the model: {', '.join(columns.unseen)}")
-    evaluation = args.eval or (ask.text("Data to evaluate on, empty for none", None, "--eval", "") or None)
-    if evaluation:
-        look(evaluation, columns.question, columns.answer)
-    tools = _tools(args.tool, ask, registry)
-    rewards = [it for it in (*columns.rewards, "format") if it in registry.names("rewards")]
-    if args.reward is None and not columns.answer and not ask.asks:
-        raise UsageError(
-            "the rows have no column that looks like an answer",
-            where=data,
-            hint="Name it by --answer COLUMN, or a reward that needs none by --reward, such as --reward format.",
-        )
-    reward = ask.text("Reward", args.reward, "--reward", rewards[0])
-    if ":" not in reward:
-        registry.get("rewards", reward)
-    about = {"evaluation": evaluation, "gpu": args.gpu, "facts": facts, "here": here}
-    wanted = Wanted(path, data, columns, tools, reward, output.stem, args.steps, **about)
-    return wanted, output
 
 
-def _tools(given: list[str] | None, ask: _Questions, registry: Registry) -> list[str]:
-    """Names of tools. Raises PluginError for one that isn't installed."""
-    if given is None:
-        found = [it for it in registry.components("tools") if it.component.short and it.plugin.name != "history"]
-        ready = ", ".join(sorted({it.component.name for it in found if not _needs_options(it)}))
-        label = f"Tools, with commas between: {ready}, or your own as file.py:name; empty for none"
-        given = [name.strip() for name in ask.text(label, None, "--tool", "").split(",") if name.strip()]
-    for name in given:
-        if ":" not in name:
-            registry.get("tools", name)
-    return given
+def _tools(
+    given: list[str] | None, ask: _Questions, registry: Registry, facts: hardware.Model, columns: Columns
+) -> list[str]:
+    """Names of tools. Raises PluginError for one that isn't installed, UsageError where there is no room for them."""
+
+    def checked(names: str) -> list[str]:
+        tools = [name.strip() for name in names.split(",") if name.strip()]
+        for name in tools:
+            if ":" not in name:
+                registry.get("tools", name)
+        check_room(facts, columns, len(tools))
+        return tools
+
+    ready = ", ".join(_ready(registry, "tools"))
+    label = f"Tools, with commas between: {ready}, or your own as file.py:name; empty for none"
+    return ask.until(checked, label, ",".join(given or ()), "--tool", "")[1]
+
+
+def _ready(registry: Registry, kind: str) -> list[str]:
+    """Names of components that work without options."""
+    found = [it for it in registry.components(kind) if it.component.short and it.plugin.name != "history"]
+    return sorted({it.component.name for it in found if not _needs_options(it)})
 
 
 def _needs_options(found: RegisteredComponent) -> bool:

@@ -8,12 +8,17 @@ from typing import Any
 
 import yaml
 
-from toolrl_plugin_start.data_columns import Columns
+from toolrl.cli.output import UsageError
+from toolrl_plugin_start.data_columns import Columns, is_csv
 from toolrl_plugin_start.hardware import GIB, Machine, Model
 
 SMALL, TINY = 50_000_000, 5_000_000
 _BYTES_FULL, _BYTES_LORA = 16, 5
 """Of memory for each parameter in float32: weights, gradient, AdamW's two averages; frozen weights and an adapter."""
+
+
+SHORTEST_TURN = 16
+"""Tokens of a turn below which a model can't make a call."""
 
 
 @dataclass
@@ -77,6 +82,28 @@ def own_use(name: str) -> Any:
     return {"use": "function", "options": {"target": name}} if ":" in name else name
 
 
+def data_set(path: str) -> str:
+    """The data set that reads a file."""
+    return "huggingface" if is_csv(path) else "parquet" if path.endswith(".parquet") else "jsonl"
+
+
+def check_room(facts: Model, columns: Columns, tools: int) -> None:
+    """Raise UsageError where the longest of the first questions leaves no room for an answer in the model's context."""
+    prompt = _prompt_tokens(facts, columns, tools)
+    if facts.context is not None and prompt + 4 * SHORTEST_TURN > facts.context:
+        raise UsageError(
+            f"the longest of the first questions takes about {prompt} tokens with the tools' descriptions, and the "
+            f"model's context is {facts.context}: that can't work",
+            hint="Take a model with a longer context, shorter questions, or fewer tools.",
+        )
+
+
+def _prompt_tokens(facts: Model, columns: Columns, tools: int) -> int:
+    # A vocabulary of a few hundred tokens reads nearly character by character.
+    chars = 3 if (facts.vocabulary or 32_000) > 2_000 else 1
+    return columns.question_chars // chars + 200 * max(1, tools)
+
+
 def _model(wanted: Wanted) -> Section:
     value: dict[str, Any] = {"path": wanted.model}
     comment = (
@@ -100,21 +127,20 @@ def _model(wanted: Wanted) -> Section:
 
 def _data(wanted: Wanted) -> Section:
     columns = wanted.columns
-    use = "parquet" if wanted.data.endswith(".parquet") else "jsonl"
     options: dict[str, Any] = {"path": wanted.data}
     if columns.fields:
         options["fields"] = columns.fields
-    value: dict[str, Any] = {"train": {"use": use, "options": options}}
+    value: dict[str, Any] = {"train": {"use": data_set(wanted.data), "options": options}}
     judged = f"answers in {columns.answer!r}" if columns.answer else "no answers"
     comment = f"Tasks: {columns.rows} rows, questions in {columns.question!r}, {judged}. `fields` maps other columns."
     if columns.unseen:
         comment += f" The model isn't shown {', '.join(columns.unseen)}; rewards may read them."
     if wanted.evaluation:
-        use = "parquet" if wanted.evaluation.endswith(".parquet") else "jsonl"
-        value["eval"] = {"use": use, "options": {**options, "path": wanted.evaluation}}
+        value["eval"] = {"use": data_set(wanted.evaluation), "options": {**options, "path": wanted.evaluation}}
     else:
         comment += (
-            " Add `eval: {use: jsonl, options: {path: FILE}}` with tasks that aren't trained on: only they show "
+            f" Add `eval: {{use: {data_set(wanted.data)}, options: {{path: FILE}}}}` with tasks that "
+            "aren't trained on: only they show "
             "whether the model got better."
         )
     return Section(comment, value)
@@ -141,12 +167,10 @@ def _environment(wanted: Wanted) -> Section:
 
 def _rollout(wanted: Wanted) -> Section:
     facts, columns = wanted.facts, wanted.columns
-    # A vocabulary of a few hundred tokens reads nearly character by character.
-    chars = 3 if (facts.vocabulary or 32_000) > 2_000 else 1
-    prompt = columns.question_chars // chars + 200 * max(1, len(wanted.tools))
+    prompt = _prompt_tokens(facts, columns, len(wanted.tools))
     turn = 512 if wanted.on_gpu else 128
     if facts.context is not None:
-        turn = max(16, min(turn, (facts.context - prompt) // 4))
+        turn = max(SHORTEST_TURN, min(turn, (facts.context - prompt) // 4))
     episode = -(-(prompt + 4 * (turn + 128)) // 128) * 128
     bound = ""
     if facts.context is not None and episode > facts.context:
