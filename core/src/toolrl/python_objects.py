@@ -121,6 +121,7 @@ def _target(value: Any, kind: str, where: str) -> Any:
     if isinstance(value, type) or (inspect.isroutine(value) and _takes_options(value)):
         return value
     if kind == "rewards" and callable(value) and not hasattr(value, "score"):
+        check_reward_function(value)
         reward = _FunctionReward(value)
         return lambda options, context: reward
 
@@ -134,6 +135,35 @@ def _target(value: Any, kind: str, where: str) -> Any:
 def _takes_options(function: Callable[..., Any]) -> bool:
     """Whether it is a factory `(options, context)`."""
     return list(inspect.signature(function).parameters) == ["options", "context"]
+
+
+_OF_OTHERS = {
+    "TRL": ("prompts", "completions", "completion_ids"),
+    "verl": ("data_source", "solution_str", "ground_truth"),
+}
+"""Parameters of reward functions in other systems."""
+
+
+def check_reward_function(function: Callable[..., Any]) -> None:
+    """Raise TypeError for a reward function that can't be called with an episode, or is written for another system."""
+    signature = inspect.signature(function)
+    system = next((it for it, names in _OF_OTHERS.items() if not set(names).isdisjoint(signature.parameters)), None)
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        problem = str(error)
+    else:
+        if system is None:
+            return
+        problem = f"these are the parameters of {system}'s reward functions"
+    name = name_of(function)
+    text = (
+        f"reward {name!r} takes {signature}; expected one parameter, the episode ({problem}). Write "
+        f"`def {name}(episode)`: episode.final_text is the model's last text, episode.task.answer the expected answer"
+    )
+    if system == "verl":
+        text += "; or run it as it is by the plugin verl: docs/howto/from-verl.md"
+    raise TypeError(text)
 
 
 class _FunctionReward:

@@ -52,6 +52,9 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
         problem = _missing_of(options)
         if problem is not None:
             yield f"{format_path((*site.path, 'options'))}: {problem}"
+        check_model = getattr(options, "model_problem", lambda _: None)
+        if (problem := check_model(Path(config.model.path))) is not None:
+            yield f"{format_path(site.path)}: {problem}"
         if "data.train" in data:
             yield from getattr(options, "misfits", lambda _: ())(config)
             yield from _masks(config, options) if site.path == ("engine",) else ()
