@@ -48,6 +48,8 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
     for site in sites(config.model_dump(by_alias=True)):
         if site.kind == "datasets" and format_path(site.path) not in data:
             continue
+        if (problem := registry.unmet(site.kind, site.name)) is not None:
+            yield f"{format_path(site.path)}: {problem}"
         options, _ = check_options(registry.get(site.kind, site.name).component, site.options)
         problem = _missing_of(options)
         if problem is not None:

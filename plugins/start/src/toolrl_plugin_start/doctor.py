@@ -26,7 +26,7 @@ from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import Command
 
-OK, FAILED, UNAVAILABLE = "ok", "failed", "unavailable"
+OK, FAILED, UNAVAILABLE, CLASH = "ok", "failed", "unavailable", "clash"
 LIBRARIES = ("pydantic", "torch", "transformers", "peft", "vllm", "ray")
 
 
@@ -36,7 +36,8 @@ class Finding:
 
     plugin: str
     status: str
-    """`ok`, `failed`, `unavailable` (an optional package is missing), or the plugin's own status."""
+    """`ok`, `failed`, `unavailable` (an optional package is missing), `clash` (another plugin gives a component of this
+    name), or the plugin's own status."""
     kind: str = ""
     name: str = ""
     detail: str = ""
@@ -66,6 +67,7 @@ class DoctorCommand(Command):
         for number, plugin in enumerate(plugins, start=1):
             _show_progress(f"checking {plugin.name} ({number} of {len(plugins)})")
             findings += examine(plugin)
+            findings += [Finding(plugin.name, CLASH, detail=line) for line in registry.clashes(plugin)]
         failures = sum(finding.is_failure for finding in findings)
         facts = {} if args.plugin else machine()
         _show_progress("")
@@ -106,8 +108,9 @@ def _selected(registry: Registry, name: str | None) -> list[PluginInfo]:
 
 def examine(plugin: PluginInfo) -> Iterator[Finding]:
     """Everything of one plugin: one finding for each component, or one for all where it can't be used."""
-    if not plugin.usable:
+    if plugin.status != OK:
         yield Finding(plugin.name, plugin.status, detail=plugin.reason, next=plugin.hint, traceback=plugin.traceback)
+    if not plugin.usable:
         return
     for kind in KINDS:
         for component in plugin.components.get(kind, []):
