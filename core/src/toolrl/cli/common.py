@@ -89,6 +89,7 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     from pathlib import Path
 
     from toolrl.config.load import load_config
+    from toolrl.errors import ConfigError
     from toolrl.plugins.registry import load_registry
 
     registry: Registry = getattr(args, "registry", None) or load_registry()
@@ -98,7 +99,11 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     source, overrides = args.config, args.overrides
     if Path(source).is_dir():
         source, overrides = str(Path(source) / "config.yaml"), [*place_of(Path(source)), *overrides]
-    loaded = load_config(source, overrides, registry=registry)
+    try:
+        loaded = load_config(source, overrides, registry=registry)
+    except ConfigError as error:
+        hint = " ".join(filter(None, (error.hint, _absent_plugins(Path(source).parent, registry))))
+        raise ConfigError(error.problems, where=error.where, hint=hint or None) from error
     args.hide = loaded.hide
     if getattr(args, "trains", False):
         from toolrl.building import check_trainable
@@ -109,6 +114,18 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
         check_start(loaded, registry, data, resume=getattr(args, "resume", None), overwrite=args.overwrite)
     return loaded, registry
+
+
+def _absent_plugins(folder: Path, registry: Registry) -> str:
+    """Plugins that a run was made with and that aren't installed, as a hint; empty for a folder that is no run's."""
+    from toolrl.runs.folder import RunFolder, is_run_folder
+
+    if not is_run_folder(folder):
+        return ""
+    plugins = RunFolder.open(folder).versions().get("plugins")
+    known = plugins if isinstance(plugins, dict) else {}
+    absent = [f"{name} {version}" for name, version in known.items() if registry.plugin(name) is None]
+    return f"The run was made with plugins that aren't installed here: {', '.join(absent)}." if absent else ""
 
 
 def place_of(folder: Path) -> list[str]:

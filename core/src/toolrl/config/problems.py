@@ -112,6 +112,8 @@ def _message(details: ErrorDetails, path: Path, model: type[BaseModel], componen
         text = text.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         return text, not isinstance(details["input"], dict | list)
     if kind in _MAPPING_TYPES:
+        if path == ("model",) and isinstance(details["input"], str):
+            return f"{_SHOULD}a mapping; write `model: {{path: {details['input']}}}`", False
         return f"{_SHOULD}a mapping", True
     for words, symbol in _SYMBOLS:
         text = text.replace(words, symbol)

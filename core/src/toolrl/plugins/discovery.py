@@ -140,7 +140,7 @@ def _supplied(plugin: PluginInfo) -> PluginInfo:
             continue
         if _normal(need.name) == CORE or (need.marker is not None and not need.marker.evaluate({"extra": ""})):
             continue
-        there = _installed(_normal(need.name))
+        there = installed_version(need.name)
         try:
             if there is not None and need.specifier.contains(there, prereleases=True):
                 continue
@@ -155,7 +155,7 @@ def _supplied(plugin: PluginInfo) -> PluginInfo:
 
 
 @functools.cache
-def _installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     """The version of an installed distribution, or None. Reads no more of its metadata than the headers."""
     for found in importlib_metadata.distributions(name=name):
         text = found.read_text("METADATA") or found.read_text("PKG-INFO")

@@ -15,14 +15,15 @@ from typing import Any
 
 from toolrl.errors import ConfigError
 
-TRACEBACK = "Run `python -c 'import …'` to see the whole traceback."
+TRACEBACK = "Import it in a Python session to see the whole traceback."
 
 
-def load_object(reference: str, where: str | None, *, folders: Sequence[str] = (), hint: str = TRACEBACK) -> Any:
+def load_object(reference: str, where: str | None, *, folders: Sequence[str] = (), hint: str = "") -> Any:
     """The object that `module:Name` or `file.py:Name` names; modules are also looked for in the current folder
     and in `folders`, and a file imports its neighbours. Raises ConfigError that names the failed import."""
     source, _, name = reference.rpartition(":")
-    with import_errors(reference, where, lambda _: hint):
+    command = f"python {source}" if source.endswith(".py") else f"python -c 'import {source}'"
+    with import_errors(reference, where, lambda _: hint or f"Run `{command}` to see the whole traceback."):
         if source.endswith(".py"):
             _search([Path(source).parent])
             module = run_file(Path(source))
