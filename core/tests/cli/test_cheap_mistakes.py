@@ -196,6 +196,17 @@ def test_the_first_rows_are_read_on_demand(started: Any, tmp_path: Path) -> None
         assert f"{place}: " in done.stderr
 
 
+def test_a_plugin_without_what_it_requires_stops_every_command(started: Any, full_site: Any) -> None:
+    (metadata,) = full_site.folder.glob("toolrl_plugin_full*/METADATA")
+    metadata.write_text(metadata.read_text().rstrip("\n") + "\nRequires-Dist: pytest<1\n")
+    done = started(["train"])
+    assert done.returncode == 1
+    assert "environments.default.tools[0]: the plugin 'full' is unmet" in done.stderr
+    checked = started(["config", "check", "--strict"])
+    assert checked.returncode == 1
+    assert 'pip install "pytest<1"' in checked.stdout
+
+
 def test_a_model_without_a_chat_template_stops_every_command(started: Any, tmp_path: Path) -> None:
     pytest.importorskip("toolrl_plugin_chat")
     pytest.importorskip("toolrl_plugin_torch", reason="what trains")

@@ -46,7 +46,7 @@ class Finding:
 
     @property
     def is_failure(self) -> bool:
-        return self.status not in (OK, UNAVAILABLE, "disabled")
+        return self.status not in (OK, UNAVAILABLE, CLASH, "disabled")
 
 
 class DoctorCommand(Command):
@@ -83,8 +83,9 @@ class DoctorCommand(Command):
         if facts:
             print(table([(name, value or "not installed") for name, value in facts.items()]) + "\n")
         _print(findings, tracebacks=bool(args.plugin))
-        missing = sum(finding.status == UNAVAILABLE for finding in findings)
-        print(f"\n{failures} failed, {missing} unavailable" if failures or missing else "\neverything works")
+        missing, clashes = (sum(it.status == status for it in findings) for status in (UNAVAILABLE, CLASH))
+        counts = f"{failures} failed, {missing} unavailable" + (f", {clashes} clashes of names" if clashes else "")
+        print(f"\n{counts}" if failures or missing or clashes else "\neverything works")
         return 1 if failures else 0
 
 
