@@ -17,6 +17,7 @@ LAYERS = [
     {"cli"},
     {"assembly"},
     {"run_builder"},
+    {"early_parts"},
     {"preflight"},
     {"python_objects"},
     {"builtin"},

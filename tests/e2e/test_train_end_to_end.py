@@ -166,7 +166,7 @@ def test_fine_tuning_on_the_good_episodes_of_a_run(trained: Any, here: Any, work
         (
             "train",
             {"environments": {"default": {"rewards": ["reasoning_gym"]}}},
-            "data.train: 40 of the first 40 rows can't be scored",
+            "data.train: 40 of the first 40 rows are bad",
         ),
     ],
 )

@@ -26,9 +26,10 @@ from toolrl.config.load import LoadedConfig
 from toolrl.config.logs import masked_logs
 from toolrl.config.model import Config
 from toolrl.config.remarks import remarks
+from toolrl.early_parts import check_before_load
 from toolrl.errors import ConfigError, ToolrlError
 from toolrl.loop.checkpoints import MANIFEST, find_checkpoint, list_checkpoints, verify
-from toolrl.loop.data import CheckedTasks, EndlessOrder, left_out
+from toolrl.loop.data import EndlessOrder, left_out
 from toolrl.loop.evaluate import Evaluator, ablate
 from toolrl.loop.metrics import episode_metrics
 from toolrl.loop.mixture import endless, parts_of
@@ -36,7 +37,7 @@ from toolrl.loop.ranks import ONE, Ranks
 from toolrl.loop.unused_names import UnusedNames
 from toolrl.plugins.events import Events
 from toolrl.plugins.registry import Registry
-from toolrl.preflight import build_cluster, build_dataset, build_datasets, run_directory
+from toolrl.preflight import build_cluster, build_dataset, run_directory
 from toolrl.protocols import (
     RolloutEngine,
     StepReport,
@@ -151,9 +152,15 @@ async def assemble(
         directory = run_directory(config)
         source = model_source(config.model.path)
         trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
+        elsewhere = workers and config.cluster.rollout_workers
+        datasets, notes = check_before_load(
+            loaded, registry, data or {}, parts=ranks.first and not elsewhere, rows=ranks.first
+        )
+        if ranks.first:
+            for note in (*(remarks(config, registry) if trains else ()), *notes):
+                _log.warning("%s", note)
         if trains and isinstance(backend, ChecksMemory):
             backend.check_memory(source, engine_options(registry, config), ranks.size)
-        datasets = _datasets(registry, config, data or {}, ranks)
         folder = _run_folder(directory, loaded, registry, ranks, total_steps, resume=resume, overwrite=overwrite)
         if ranks.first:
             backend.clean(folder.directory)
@@ -169,7 +176,6 @@ async def assemble(
         events.extra_metrics = left_out(_parts(datasets))
         stack.push_async_exit(_end_of_run(events, loaded.hide))
         phase = RunPhase(events.phase_start)
-        elsewhere = workers and config.cluster.rollout_workers
         phase.begin("starting the rollout workers" if elsewhere else "starting the engine and the tools")
         weights = model.weights(0, folder.directory)
         environments: dict[str, Environment] = {}
@@ -206,15 +212,6 @@ def _run_log(loaded: LoadedConfig, ranks: Ranks) -> Iterator[RunLog]:
             raise
         finally:
             log.close()
-
-
-def _datasets(registry: Registry, config: Config, data: Mapping[str, bool], ranks: Ranks) -> Mapping[str, TaskSource]:
-    """The data sets that a command needs, whose first rows the first rank checks."""
-    datasets = build_datasets(registry, config, run_directory(config).absolute(), data)
-    for tasks in _parts(datasets) if ranks.first else ():
-        if isinstance(tasks, CheckedTasks):
-            tasks.check_first()
-    return datasets
 
 
 def _parts(datasets: Mapping[str, TaskSource]) -> list[TaskSource]:
@@ -354,8 +351,6 @@ def model_source(path: str, where: str | None = "model.path") -> str:
 async def train(assembly: Assembly) -> None:
     """The trainer's reinforcement learning from the run's last checkpoint, or from the start, to trainer.steps."""
     with assembly.ranks.explaining():
-        for remark in remarks(assembly.config, assembly.registry):
-            _log.warning("%s", remark)
         await assembly.backend.train(assembly)
 
 

@@ -33,6 +33,7 @@ class Component(Generic[T]):
     options: str | None = None
     """`package.module:Model`, a pydantic model of its options; None where it has none. Where the model has a method
     `check_files()`, `toolrl config check` and a run's start call it: it raises a ToolrlError for a missing file.
+    `model_problem(folder)`, called with the model's path, returns the problem that a model there has for the component.
     The options of a reward may follow `toolrl.protocols.ChecksTasks`."""
     check: str | None = None
     """`package.module:function`, called without arguments by `toolrl doctor`: returns a line that says what it found,

@@ -200,5 +200,9 @@ class ToolsetError(ToolrlError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its class where it has none: for another library's error in a message."""
+    """The first line of an error's text, or its class where it has none: for another library's error in a message. A
+    line that ends with a colon goes on with what it announces."""
+    lines = str(error).strip().splitlines()
+    if lines and lines[0].rstrip().endswith(":"):
+        return " ".join(" ".join(lines).split())
     return str(error).strip().partition("\n")[0] or type(error).__name__

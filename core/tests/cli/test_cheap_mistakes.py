@@ -36,7 +36,10 @@ def started(full_site: Any, config_file: Path, tmp_path: Path) -> Any:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2+2"}\n')
     (tmp_path / "table.csv").write_text("prompt\n2+2\n")
     rows = f"{{use: jsonl, options: {{path: {tmp_path / 'rows.jsonl'}}}}}"
-    text = config_file.read_text() + f"data: {{train: {rows}, eval: {rows}}}\nsft: {{data: {rows}}}\n"
+    messages = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]
+    (tmp_path / "shown.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    shown = rows.replace("rows.jsonl", "shown.jsonl")
+    text = config_file.read_text() + f"data: {{train: {rows}, eval: {rows}}}\nsft: {{data: {shown}}}\n"
     config_file.write_text(text)
 
     def run(command: Sequence[str], *overrides: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -183,6 +186,44 @@ def test_the_metric_of_the_best_checkpoint_is_suggested(started: Any, override: 
     assert done.returncode == 0
     assert ("evaluations give no" in done.stdout) == (says is not None)
     assert (says or "ok") in done.stdout
+
+
+def test_the_first_rows_are_read_on_demand(started: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "2+2"}\n')
+    done = started(["config", "check", "--import"])
+    assert done.returncode == 1
+    for place in ("data.train", "data.eval", "environments.default.tools[0]"):  # All mistakes at once.
+        assert f"{place}: " in done.stderr
+
+
+def test_a_plugin_without_what_it_requires_stops_every_command(started: Any, full_site: Any) -> None:
+    (metadata,) = full_site.folder.glob("toolrl_plugin_full*/METADATA")
+    metadata.write_text(metadata.read_text().rstrip("\n") + "\nRequires-Dist: pytest<1\n")
+    done = started(["train"])
+    assert done.returncode == 1
+    assert "environments.default.tools[0]: the plugin 'full' is unmet" in done.stderr
+    checked = started(["config", "check", "--strict"])
+    assert checked.returncode == 1
+    assert 'pip install "pytest<1"' in checked.stdout
+
+
+def test_a_model_without_a_chat_template_stops_every_command(started: Any, tmp_path: Path) -> None:
+    pytest.importorskip("toolrl_plugin_chat")
+    pytest.importorskip("toolrl_plugin_torch", reason="what trains")
+    (tmp_path / "tiny" / "tokenizer_config.json").write_text("{}")
+    template = "environments.default.chat_format=template"
+    for command in COMMANDS:
+        done = started([command], template)
+        assert "environments.default.chat_format: " in done.stderr
+        assert "no chat template" in done.stderr
+    for name, text in {
+        "tokenizer_config.json": '{"chat_template": "{{ 1 }}"}',
+        "chat_template.jinja": "{{ 1 }}",
+    }.items():
+        (tmp_path / "tiny" / "tokenizer_config.json").write_text("{}")
+        (tmp_path / "tiny" / name).write_text(text)
+        assert "no chat template" not in started(["config", "check"], template).stdout
+        (tmp_path / "tiny" / name).unlink()
 
 
 def test_targets_are_imported_on_demand(started: Any, full_site: Any) -> None:

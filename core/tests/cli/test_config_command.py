@@ -137,3 +137,20 @@ def test_the_schema_knows_the_installed_components(full_site: Any, config_file: 
     assert validator.is_valid(config)
     config["environments"]["default"]["tools"][0]["options"]["precison"] = 3
     assert not validator.is_valid(config)
+
+
+def test_a_model_given_as_a_text_gets_its_form(full_site: Any, config_file: Path) -> None:
+    done = full_site.run("config", "check", str(config_file), "--set", "model=Qwen/Qwen3-0.6B", env={"TOKEN": "12345"})
+    assert done.returncode == 1
+    assert "model: Input should be a mapping; write `model: {path: Qwen/Qwen3-0.6B}`" in done.stderr
+
+
+def test_a_plugin_that_only_the_run_had_is_named(full_site: Any, config_file: Path, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "first"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(config_file.read_text().replace("tags", "gone"))
+    (run / "plugins.json").write_text('{"plugins": {"full": "1.0", "lost": "0.3"}}')
+    for command in (["config", "check"], ["eval"]):
+        done = full_site.run(*command, str(run), env={"TOKEN": "12345"})
+        assert done.returncode == 1
+        assert "plugins that aren't installed here: lost 0.3." in done.stderr

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from toolrl.cli.main import main
-from toolrl.cli.new_plugin import TEMPLATES
+from toolrl.cli.new_plugin import TEMPLATES, needed_folders
 
 needs_hatchling = pytest.mark.skipif(
     importlib.util.find_spec("hatchling") is None or importlib.util.find_spec("pip") is None,
@@ -128,3 +128,16 @@ def test_a_new_command_runs(installed: tuple[Path, dict[str, str]], tmp_path: Pa
     assert done.returncode == 1
     assert "none.txt: can't be read" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_packages_of_the_clone_are_named_where_they_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugins" / "testing").mkdir(parents=True)
+    (tmp_path / "plugins" / "chat").mkdir()
+    monkeypatch.setattr("toolrl.plugins.discovery.installed_version", lambda name: None)
+    monkeypatch.setattr("toolrl.plugins.discovery.source_folder", lambda name: str(tmp_path / "core"))
+    folders = [str(tmp_path / "plugins" / name) for name in ("testing", "chat")]
+    assert needed_folders("chat-format") == folders
+    monkeypatch.setattr("toolrl.plugins.discovery.source_folder", lambda name: None)
+    assert needed_folders("chat-format") == []

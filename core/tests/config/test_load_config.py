@@ -48,6 +48,16 @@ def test_what_was_resolved_can_be_read_again(tree: dict[str, Any], registry: Reg
     ("override", "problem"),
     [
         ("trainer.stps=5", "trainer.stps: unknown key; did you mean 'steps'? (by --set)"),
+        (
+            "trainer.test_freq=5",
+            "trainer.test_freq: unknown key; did you mean evaluation.every (verl: trainer.test_freq; TRL: eval_steps)? "
+            "(by --set)",
+        ),
+        (
+            "algorithm.num_generations=4",
+            "algorithm.num_generations: unknown key; did you mean group_size (verl: rollout.n; TRL: num_generations)? "
+            "(by --set)",
+        ),
         ("model={}", "model.path: missing, and it has no default (by --set)"),
         ("model=5", "model: Input should be a mapping (got 5) (by --set)"),
         ("model.dtype=int8", "model.dtype: Input should be 'auto', 'float32' or 'bfloat16' (got 'int8') (by --set)"),

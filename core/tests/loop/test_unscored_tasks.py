@@ -58,12 +58,12 @@ def test_the_rewards_of_the_own_environment_count() -> None:
 
 def test_the_start_of_a_run_warns(caplog: pytest.LogCaptureFixture) -> None:
     tasks(1, None, 2).check_first()
-    assert "data.train: 1 of the first 3 rows can't be scored" in caplog.text
+    assert "data.train: 1 of the first 3 rows are bad" in caplog.text
     assert "row 1" in caplog.text
 
 
 def test_it_stops_if_nothing_can_be_scored() -> None:
-    with pytest.raises(DataError, match="2 of the first 2 rows can't be scored"):
+    with pytest.raises(DataError, match="2 of the first 2 rows are bad"):
         tasks(None, None).check_first()
 
 

@@ -41,7 +41,7 @@ def test_each_trouble_has_its_status_reason_and_next_command(troubled_site, load
         "raising": ("broken", "RuntimeError: boom at import", "toolrl doctor raising"),
         "exiting": ("broken", "SystemExit: 3", "toolrl doctor exiting"),
         "bad_syntax": ("broken", "SyntaxError", "toolrl doctor bad_syntax"),
-        "from_the_future": ("incompatible", "needs toolrl >=9", 'pip install -U "toolrl>=9"'),
+        "from_the_future": ("incompatible", "needs toolrl >=9", "toolrl"),
         "misspelled": ("broken", "no hook 'toolrl_tool'", "Did you mean 'toolrl_tools'?"),
         "unmarked": ("broken", "toolrl_tools lacks the mark @hookimpl", "Put @hookimpl above `def toolrl_tools`"),
         "asynchronous": ("broken", "toolrl_tools is `async def`", "Write `def toolrl_tools`"),
@@ -94,14 +94,15 @@ def test_a_disabled_or_incompatible_plugin_is_never_imported(site, load) -> None
         ("ToolRL<0.1", "0.1.0", "incompatible", "pip install -U toolrl-plugin-some"),
         ("toolrl>=9; extra == 'new'", "0.1.0", "ok", ""),
         ("toolrl>=9; python_version < '3'", "0.1.0", "ok", ""),
-        ("toolrl-plugin-math>=9", "0.1.0", "ok", ""),
+        ("toolrl-plugin-math>=9", "0.1.0", "unmet", 'pip install "toolrl-plugin-math>=9"'),
         ("toolrl>=>1", "0.1.0", "broken", "pip install --force-reinstall toolrl-plugin-some"),
     ],
 )
 def test_the_requirement_on_core_is_checked_against_the_running_version(
     site, monkeypatch: pytest.MonkeyPatch, requires: str, running: str, status: str, hint: str
 ) -> None:
-    site.add("some", "", requires=("numpy>=1", requires))
+    monkeypatch.setattr("toolrl.plugins.discovery.source_folder", lambda _: None)
+    site.add("some", "", requires=("packaging>=1", requires))
     monkeypatch.syspath_prepend(str(site.folder))
     (info,) = examine([plugin for plugin in find_plugins() if plugin.name == "some"], running=running)
     assert (info.status, info.hint) == (status, hint)
@@ -152,3 +153,33 @@ def test_a_disabled_name_that_nothing_has_is_told(caplog: pytest.LogCaptureFixtu
     (line,) = [record.getMessage() for record in caplog.records]
     assert "TOOLRL_DISABLE" in line
     assert "'wbe'" in line
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "hint"),
+    [
+        ("pytest>=1", "ok", ""),
+        ("PyTest", "ok", ""),
+        ("pytest<1,>=0.5", "unmet", 'pip install "pytest<1,>=0.5"'),
+        ("no-such-package-xyz>=2", "unmet", 'pip install "no-such-package-xyz>=2"'),
+        ("no-such-package-xyz; extra == 'more'", "ok", ""),
+        ("no-such-package-xyz; python_version < '3'", "ok", ""),
+        ("no such requirement", "broken", "pip install --force-reinstall some"),
+    ],
+)
+def test_a_requirement_is_compared_with_what_is_installed(line: str, status: str, hint: str) -> None:
+    (plugin,) = examine([PluginInfo("some", "some", "1", requires=[line])], running="0.1.0")
+    assert (plugin.status, plugin.hint) == (status, hint)
+    assert plugin.usable == (status in ("ok", "unmet"))  # Its components stay visible.
+
+
+def test_requirements_of_core_are_compared_too() -> None:
+    (plugin,) = examine([PluginInfo("builtin", "toolrl", "0.1.0", requires=["pluggy>=99"])], running="0.1.0")
+    assert (plugin.status, plugin.hint) == ("unmet", 'pip install "pluggy>=99"')
+
+
+def test_a_toolrl_from_a_folder_is_updated_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No index may have the version that a plugin asks for."""
+    monkeypatch.setattr("toolrl.plugins.discovery.source_folder", lambda _: "/clone/core")
+    (plugin,) = examine([PluginInfo("some", "some", "1", requires=["toolrl>=9"])], running="0.1.0")
+    assert "git -C /clone/core pull" in plugin.hint

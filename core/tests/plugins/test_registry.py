@@ -50,12 +50,21 @@ def test_a_name_that_two_plugins_give_is_an_error_only_where_it_is_used(registry
     assert caught.value.hint == "Write math/calculator or other/calculator."
 
 
+def test_clashes_of_short_names_are_listed_with_the_way_out(registry: Registry) -> None:
+    for plugin in registry.plugins:
+        (line,) = registry.clashes(plugin)
+        assert line == "2 plugins give the tool 'calculator': write math/calculator or other/calculator"
+
+
 def test_a_fallback_gives_way_to_another_plugin() -> None:
     alone, beside = ModuleType("alone"), plugin_module(observers=["console"])
     vars(alone)["toolrl_observers"] = hookimpl(lambda: [Component("console", "demo:plain", fallback=True)])
     assert Registry.from_modules({"builtin": alone}).get("observers", "console").plugin.name == "builtin"
     both = Registry.from_modules({"builtin": alone, "rich": beside})
     assert both.names("observers") == ["console"]
+    assert both.plugins[0].name == "builtin"
+    assert both.of_plugin(both.plugins[0]) == {}
+    assert both.clashes(both.plugins[1]) == []
     for name in ("console", "builtin/console", "rich/console"):
         assert both.get("observers", name).plugin.name == "rich"
 

@@ -68,6 +68,24 @@ def test_an_optional_package_that_is_missing_is_no_failure(site: Any) -> None:
     assert "→ pip install it" in done.stdout
 
 
+def test_a_name_that_two_plugins_give_is_shown_and_no_failure(site: Any) -> None:
+    _add(site, "fine")
+    site.add("double", CHECKS.replace("NAMES", "['fine']"))
+    done = site.run("doctor", "checks")
+    assert done.returncode == 0, done.stdout
+    assert "write checks/fine or double/fine" in done.stdout
+    assert "1 clashes of names" in done.stdout
+    assert "everything works" not in done.stdout
+
+
+def test_a_requirement_that_is_not_met_is_a_failure(site: Any) -> None:
+    site.add("checks", CHECKS.replace("NAMES", "['fine']"), modules={"thing": THING}, requires=("pytest<1",))
+    done = site.run("doctor", "checks")
+    assert done.returncode == 1
+    assert "unmet" in done.stdout
+    assert '→ pip install "pytest<1"' in done.stdout
+
+
 @pytest.mark.parametrize(
     ("plugin", "status", "said"),
     [

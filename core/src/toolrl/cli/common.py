@@ -105,7 +105,9 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
     except ConfigError as error:
         if Path(source).name == "config.yaml" and names_objects(Path(source).parent):
             error.hint = "This run's config names Python objects: call toolrl.train or toolrl.evaluate with them again."
-        raise
+            raise
+        hint = " ".join(filter(None, (error.hint, _absent_plugins(Path(source).parent, registry))))
+        raise ConfigError(error.problems, where=error.where, hint=hint or None) from error
     args.hide = loaded.hide
     if getattr(args, "trains", False):
         from toolrl.building import check_trainable
@@ -116,6 +118,18 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
 
         check_start(loaded, registry, data, resume=getattr(args, "resume", None), overwrite=args.overwrite)
     return loaded, registry
+
+
+def _absent_plugins(folder: Path, registry: Registry) -> str:
+    """Plugins that a run was made with and that aren't installed, as a hint; empty for a folder that is no run's."""
+    from toolrl.runs.folder import RunFolder, is_run_folder
+
+    if not is_run_folder(folder):
+        return ""
+    plugins = RunFolder.open(folder).versions().get("plugins")
+    known = plugins if isinstance(plugins, dict) else {}
+    absent = [f"{name} {version}" for name, version in known.items() if registry.plugin(name) is None]
+    return f"The run was made with plugins that aren't installed here: {', '.join(absent)}." if absent else ""
 
 
 def place_of(folder: Path) -> list[str]:

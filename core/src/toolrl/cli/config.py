@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from toolrl.cli.common import add_set_argument
 from toolrl.cli.output import print_json, table
-from toolrl.errors import ConfigError, ToolrlError
+from toolrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from toolrl.config.load import LoadedConfig
@@ -40,7 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--import",
         action="store_true",
         dest="load",
-        help="import and build tools and rewards too, without starting them",
+        help="import and build tools and rewards too, without starting them, and read the first rows, as a run does "
+        "before it loads the model",
     )
     check.add_argument("--data", action="store_true", help="read all rows of the data sets too, and name the bad ones")
     schema = actions.add_parser("schema", help="print the JSON Schema of configs with all installed components")
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from toolrl.cli.common import read
     from toolrl.config.components import sites
-    from toolrl.config.remarks import missing_files, remarks
+    from toolrl.config.remarks import DATA, missing_files, remarks
+    from toolrl.early_parts import check_before_load
 
     loaded, registry = read(args)
     uses: dict[str, list[str]] = {}
@@ -62,9 +64,10 @@ def _check(args: argparse.Namespace) -> int:
         qualified = registry.get(site.kind, site.name).qualified
         if qualified not in uses.setdefault(site.kind, []):
             uses[site.kind].append(qualified)
+    found: list[str] = []
     if args.load:
-        _build(loaded, registry)
-    found = _read_rows(loaded, registry) if args.data else []
+        found = check_before_load(loaded, registry, dict.fromkeys(DATA, False), rows=not args.data)[1]
+    found += _read_rows(loaded, registry) if args.data else []
     needs = [f"a run is refused here: {line}" for line in missing_files(loaded.config, registry)]
     said = (f"note: {line}" for line in (*remarks(loaded.config, registry), *found))
     notes = [loaded.hide(note) for note in (*said, *needs)]
@@ -102,27 +105,6 @@ def _read_rows(loaded: LoadedConfig, registry: Registry) -> list[str]:
         hint = "`data: {bad_rows: skip}` leaves bad rows out of a run."
         raise ConfigError(problems, where=loaded.source, hint=hint)
     return lines
-
-
-def _build(loaded: LoadedConfig, registry: Registry) -> None:
-    """Build what a config's own code may stand behind. Raises ConfigError with all that can't be."""
-    from toolrl.building import build_component
-    from toolrl.preflight import run_directory
-    from toolrl.protocols import BuildContext
-
-    problems, directory = [], run_directory(loaded.config).absolute()
-    for name, environment in loaded.config.environments.items():
-        for kind, uses in (("tools", environment.tools), ("rewards", environment.rewards)):
-            for index, use in enumerate(uses):
-                where = f"environments.{name}.{kind}[{index}]"
-                try:
-                    build_component(
-                        registry, kind, use, BuildContext(name=use.use, where=where, run_dir=directory), where
-                    )
-                except ToolrlError as error:
-                    problems.append(f"{where}: {error.message}" + (f"; {error.hint}" if error.hint else ""))
-    if problems:
-        raise ConfigError(problems, where=loaded.source)
 
 
 def _show(args: argparse.Namespace) -> int:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolrl.cli.output import print_json, table
-from toolrl.kinds import KINDS
 from toolrl.plugins.info import PluginInfo
-from toolrl.plugins.registry import load_registry
+from toolrl.plugins.registry import Registry, load_registry
 
 HELP = "list the installed plugins and their components"
 EXAMPLE = "toolrl list-plugins -v\n  toolrl list-plugins --json"
@@ -21,46 +20,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    plugins = load_registry().plugins
+    registry = load_registry()
     if args.json:
-        print_json({"plugins": [facts(plugin) for plugin in plugins]})
+        print_json({"plugins": [facts(registry, plugin) for plugin in registry.plugins]})
         return 0
     rows = [
-        (plugin.name, plugin.version or "-", plugin.status, "\n".join(_details(plugin, verbose=args.verbose)))
-        for plugin in plugins
+        (plugin.name, plugin.version or "-", plugin.status, "\n".join(_details(registry, plugin, args.verbose)))
+        for plugin in registry.plugins
     ]
     print(table(rows, header=("NAME", "VERSION", "STATUS", "COMPONENTS")))
     return 0
 
 
-def facts(plugin: PluginInfo) -> dict[str, Any]:
-    """A plugin as data. `reason` and `next` are None for one that can be used."""
+def facts(registry: Registry, plugin: PluginInfo) -> dict[str, Any]:
+    """A plugin as data. `reason` and `next` are None for one whose status is `ok`."""
+    components = registry.of_plugin(plugin)
     return {
         "name": plugin.name,
         "distribution": plugin.distribution or None,
         "version": plugin.version or None,
         "status": plugin.status,
-        "components": {kind: [it.name for it in components] for kind, components in plugin.components.items()},
+        "components": {kind: [it.component.name for it in given] for kind, given in components.items()},
+        "clashes": registry.clashes(plugin),
         "reason": plugin.reason or None,
         "next": plugin.hint or None,
     }
 
 
-def _details(plugin: PluginInfo, *, verbose: bool) -> Iterator[str]:
+def _details(registry: Registry, plugin: PluginInfo, verbose: bool) -> Iterator[str]:
     """The last column's lines."""
-    if not plugin.usable:
+    if plugin.reason:
         yield plugin.reason
         if plugin.hint:
             yield f"→ {plugin.hint}"
+    if not plugin.usable:
         return
-    if not plugin.components:
+    components = registry.of_plugin(plugin)
+    if not components:
         yield "none"
-    if verbose:
-        rows = [
-            (kind, component.name, component.summary) for kind in KINDS for component in plugin.components.get(kind, [])
-        ]
-        yield table(rows)
-        return
-    for kind in KINDS:
-        if kind in plugin.components:
-            yield f"{kind}: {', '.join(component.name for component in plugin.components[kind])}"
+    elif verbose:
+        yield table([(kind, it.component.name, it.component.summary) for kind in components for it in components[kind]])
+    else:
+        for kind, given in components.items():
+            yield f"{kind}: {', '.join(it.component.name for it in given)}"
+    for line in registry.clashes(plugin):
+        yield f"→ {line}"

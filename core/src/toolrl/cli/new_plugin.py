@@ -11,6 +11,7 @@ import importlib.resources
 import json
 import keyword
 import re
+import shlex
 import string
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,10 +113,21 @@ def run(args: argparse.Namespace) -> int:
         print_json({"folder": str(folder), "files": [str(path.relative_to(folder)) for path in written]})
         return 0
     print(f"wrote {len(written)} files to {folder} (kind: {args.kind}). Next:\n")
-    print(f"  pip install -e '{folder}[test]'")
+    print("  pip install", *needed_folders(args.kind), f"-e '{folder}[test]'")
     print(f"  pytest {folder}")
     print("  toolrl list-plugins")
     return 0
+
+
+def needed_folders(kind: str) -> list[str]:
+    """Folders of packages that the plugin's tests need and that aren't installed, in the clone that toolrl was
+    installed from. Empty without a clone: pip looks in its index then."""
+    from toolrl.plugins.discovery import CORE, installed_version, source_folder
+
+    core = source_folder(CORE)
+    wanted = [it for it in ("toolrl-testing", TEMPLATES[kind].requires) if it and installed_version(it) is None]
+    folders = [Path(core or "").parent / "plugins" / re.sub(r"^toolrl-(plugin-)?", "", it) for it in wanted]
+    return [shlex.quote(str(folder)) for folder in folders if core is not None and folder.is_dir()]
 
 
 def check_name(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from toolrl.config.other_names import counterpart
 from toolrl.config.paths import Path, format_path, step
 from toolrl.plugins.checks import nearest
 
@@ -74,7 +75,7 @@ def find_problems(
     for details in error.errors(include_url=False):
         path = _data_path(details, data)
         messages = found.setdefault((*base, *path), [])
-        message, with_value = _message(details, path, model)
+        message, with_value = _message(details, path, model, component)
         if message not in messages:
             messages.append(message)
         if with_value:
@@ -100,17 +101,19 @@ def _data_path(details: ErrorDetails, data: Any) -> Path:
     return tuple(path)
 
 
-def _message(details: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str, bool]:
+def _message(details: ErrorDetails, path: Path, model: type[BaseModel], component: str) -> tuple[str, bool]:
     """The mistake, and whether the given value helps to see it."""
     kind, text = details["type"], details["msg"]
     if kind == "missing":
         return "missing, and it has no default", False
     if kind == "extra_forbidden":
-        return _unknown_key(path, model), False
+        return _unknown_key(path, model, component), False
     if kind in ("value_error", "assertion_error"):
         text = text.removeprefix("Value error, ").removeprefix("Assertion failed, ")
         return text, not isinstance(details["input"], dict | list)
     if kind in _MAPPING_TYPES:
+        if path == ("model",) and isinstance(details["input"], str):
+            return f"{_SHOULD}a mapping; write `model: {{path: {details['input']}}}`", False
         return f"{_SHOULD}a mapping", True
     for words, symbol in _SYMBOLS:
         text = text.replace(words, symbol)
@@ -128,7 +131,7 @@ _ELSEWHERE = (
 """Parts of keys of other systems, and their counterparts here."""
 
 
-def _unknown_key(path: Path, model: type[BaseModel]) -> str:
+def _unknown_key(path: Path, model: type[BaseModel], component: str) -> str:
     key = str(path[-1]) if path else ""
     owner = model_at(model, path[:-1])
     if owner is None:
@@ -139,6 +142,8 @@ def _unknown_key(path: Path, model: type[BaseModel]) -> str:
     other = next((instead for part, instead in _ELSEWHERE if part in key), None)
     if other is not None:
         return f"{UNKNOWN_KEY}; {other}"
+    if not component and (setting := counterpart(key, names)) is not None:
+        return f"{UNKNOWN_KEY}; did you mean {setting}?"
     near = nearest(key, names)
     return f"{UNKNOWN_KEY}; did you mean {near!r}?" if near else f"{UNKNOWN_KEY}; there are: {', '.join(names)}"
 

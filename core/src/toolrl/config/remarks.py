@@ -49,10 +49,15 @@ def missing_files(config: Config, registry: Registry, data: Collection[str] = DA
     for site in sites(config.model_dump(by_alias=True)):
         if site.kind == "datasets" and format_path(site.path[:2]) not in data:
             continue
+        if (problem := registry.unmet(site.kind, site.name)) is not None:
+            yield f"{format_path(site.path)}: {problem}"
         options, _ = check_options(registry.get(site.kind, site.name).component, site.options)
         problem = _missing_of(options)
         if problem is not None:
             yield f"{format_path((*site.path, 'options'))}: {problem}"
+        check_model = getattr(options, "model_problem", lambda _: None)
+        if (problem := check_model(Path(config.model.path))) is not None:
+            yield f"{format_path(site.path)}: {problem}"
         if "data.train" in data:
             yield from getattr(options, "misfits", lambda _: ())(config)
             yield from _masks(config, options) if site.path == ("engine",) else ()

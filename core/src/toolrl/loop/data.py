@@ -129,28 +129,26 @@ class CheckedTasks:
                 raise DataError(text, where=self._place(index) if placed else None, hint=hint) from error
 
     def check_first(self) -> None:
-        """Warn of rows that can't be scored among the first ones. Raises DataError if none of these can be."""
-        if not any(self._rewards.values()):
-            return
+        """Warn of first rows that can't be read or scored. Raises DataError if that is so for all of them."""
         bad: dict[int, ToolrlError] = {}
         looked_at, end, in_time = 0, time.monotonic() + SECONDS, True
         for index in range(min(len(self), LOOKED_AT)):
             if not (in_time := time.monotonic() < end):
                 break
             try:
-                task = self[index]
-            except ToolrlError:  # said when it is drawn
-                continue
-            try:
                 looked_at += 1
-                self._check_scored(index, task, placed=len(bad) < SHOWN)
+                self._check_scored(index, self[index], placed=len(bad) < SHOWN)
             except ToolrlError as error:
                 bad[index] = error
         if bad:
-            text = f"{self.place}: {len(bad)} of the first {looked_at} rows can't be scored: {described(bad)}"
+            text = f"{self.place}: {len(bad)} of the first {looked_at} rows are bad: {described(bad)}"
             if len(bad) == looked_at and in_time:
                 raise DataError(text)
-            _log.warning("%s\n  Their episodes fail. `data: {bad_rows: skip}` leaves such rows out.", text)
+            _log.warning(
+                "%s\n  A run stops at a row that can't be read, and episodes that can't be scored fail. "
+                "`data: {bad_rows: skip}` leaves such rows out.",
+                text,
+            )
 
 
 class GoodTasks:

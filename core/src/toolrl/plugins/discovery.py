@@ -1,15 +1,17 @@
 """Finds installed plugins, in two steps.
 
 First the metadata: the entry points of the group `toolrl.plugins`, and of each one's distribution its name, version and
-`Requires-Dist: toolrl…`, which is checked against the running version. Nothing of a plugin is imported for that. Then
+`Requires-Dist` lines, which are checked against what is installed. Nothing of a plugin is imported for that. Then
 each plugin's module is imported, each under its own guard, so that one that can't be imported stops no other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Sequence, Set
 from types import ModuleType
@@ -55,7 +57,8 @@ def _headers(text: str) -> dict[str, list[str]]:
 
 
 def examine(plugins: Sequence[PluginInfo], *, running: str, disabled: Set[str] = frozenset()) -> list[PluginInfo]:
-    """Each plugin with its status by its metadata: disabled, incompatible, one of two with one name, or ok so far.
+    """Each plugin with its status by its metadata: disabled, incompatible, one of two with one name, without a package
+    that it requires, or ok so far.
 
     `running` is toolrl's version; `disabled` holds names of plugins or distributions.
     """
@@ -69,8 +72,9 @@ def examine(plugins: Sequence[PluginInfo], *, running: str, disabled: Set[str] =
             plugin = plugin.unusable("disabled", f"named in {DISABLE}", f"Take it out of {DISABLE}.")
         elif len(rivals) > 1:
             plugin = _clash(plugin, rivals)
-        elif plugin.distribution != CORE:
-            plugin = _compatible(plugin, running)
+        else:
+            plugin = plugin if plugin.distribution == CORE else _compatible(plugin, running)
+            plugin = _supplied(plugin) if plugin.usable else plugin
         result.append(plugin)
     return result
 
@@ -97,9 +101,72 @@ def _compatible(plugin: PluginInfo, running: str) -> PluginInfo:
         if unmet is not None:
             needed, core_is_older = unmet
             reason = f"{name} {plugin.version} needs toolrl {needed}, this is toolrl {running}"
-            hint = f'pip install -U "toolrl{needed}"' if core_is_older else f"pip install -U {name}"
+            hint = _update_hint(needed) if core_is_older else f"pip install -U {name}"
             return plugin.unusable("incompatible", reason, hint)
     return plugin
+
+
+def _update_hint(needed: str) -> str:
+    """The next step for a toolrl that is too old."""
+    folder = source_folder(CORE)
+    if folder is None:
+        return f'pip install -U "toolrl{needed}"'
+    return f"toolrl is installed from {folder}: update that clone, for example by `git -C {folder} pull`."
+
+
+def source_folder(distribution: str) -> str | None:
+    """The folder that a distribution was installed from, or None for one from an index or a wheel."""
+    import json  # Only on the way to a message.
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        text = importlib_metadata.distribution(distribution).read_text("direct_url.json")
+    except importlib_metadata.PackageNotFoundError:
+        return None
+    try:
+        found = json.loads(text or "{}")
+        return unquote(urlsplit(found["url"]).path) if "dir_info" in found else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _supplied(plugin: PluginInfo) -> PluginInfo:
+    """Compares the distribution's requirements, without extras, with what is installed."""
+    reasons, needs = [], []
+    for line in plugin.requires:
+        try:
+            need = Requirement(line)
+        except InvalidRequirement:  # `_compatible` reports it.
+            continue
+        if _normal(need.name) == CORE or (need.marker is not None and not need.marker.evaluate({"extra": ""})):
+            continue
+        there = installed_version(need.name)
+        try:
+            if there is not None and need.specifier.contains(there, prereleases=True):
+                continue
+        except InvalidVersion:  # An old package's own style; pip leaves it alone as well.
+            continue
+        needs.append(f"{need.name}{need.specifier}")
+        reasons.append(f"{needs[-1]} (installed: {there or 'none'})")
+    if not needs:
+        return plugin
+    reason = f"{plugin.distribution} {plugin.version} needs {', '.join(reasons)}"
+    return plugin.unusable("unmet", reason, "pip install " + " ".join(f'"{it}"' for it in needs))
+
+
+@functools.cache
+def installed_version(name: str) -> str | None:
+    """The version of an installed distribution, or None. Reads no more of its metadata than the headers."""
+    for found in importlib_metadata.distributions(name=name):
+        text = found.read_text("METADATA") or found.read_text("PKG-INFO")
+        if text:
+            return _headers(text).get("version", [""])[0]
+    return None
+
+
+def _normal(name: str) -> str:
+    """A distribution's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def unmet_requirement(requirement: str, running: str) -> tuple[str, bool] | None:

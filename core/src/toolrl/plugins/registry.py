@@ -98,6 +98,30 @@ class Registry:
             )
         return matches[0]
 
+    def of_plugin(self, plugin: PluginInfo) -> dict[str, list[RegisteredComponent]]:
+        """A plugin's components by kind, without fallbacks that another plugin's component replaces."""
+        found = {kind: [it for it in given if it.plugin is plugin] for kind, given in self._found.items()}
+        return {kind: given for kind, given in found.items() if given}
+
+    def clashes(self, plugin: PluginInfo) -> list[str]:
+        """A line for each short name of the plugin's components that another plugin gives, too."""
+        lines = []
+        for kind, given in self.of_plugin(plugin).items():
+            for it in given if KINDS[kind].places else ():
+                rivals = [other for other in self._of(kind) if it.names[0] in other.names and other is not it]
+                if rivals:
+                    names = " or ".join(sorted(other.qualified for other in (it, *rivals)))
+                    lines.append(
+                        f"{len(rivals) + 1} plugins give the {KINDS[kind].label} {it.names[0]!r}: write {names}"
+                    )
+        return lines
+
+    def unmet(self, kind: str, name: str) -> str | None:
+        """The reason why a run refuses a component: a package that its plugin requires is missing or has another
+        version. None if there is no such reason."""
+        plugin = self.get(kind, name).plugin
+        return f"the plugin {plugin.name!r} is {plugin.describe()}; {plugin.hint}" if plugin.status == "unmet" else None
+
     def unusable(self) -> list[PluginInfo]:
         """The plugins that are disabled, incompatible or broken."""
         return [plugin for plugin in self.plugins if not plugin.usable]

@@ -58,16 +58,16 @@ class FunctionToolset(Toolset):
     """A `@tool` function. Stateless: opening it costs next to nothing."""
 
     def __init__(self, tool: FunctionTool) -> None:
-        self._tool = tool
+        self.tool = tool
 
     def names(self) -> Sequence[str]:
-        return (self._tool.name,)
+        return (self.tool.name,)
 
     def traits(self, name: str) -> ToolTraits:
-        return self._tool.traits
+        return self.tool.traits
 
     def open(self, task: Task, episode: EpisodeContext) -> AbstractAsyncContextManager[ToolSession]:
-        return nullcontext(_FunctionSession(self._tool, episode))
+        return nullcontext(_FunctionSession(self.tool, episode))
 
 
 class _FunctionSession(ToolSession):
@@ -87,16 +87,24 @@ class _FunctionSession(ToolSession):
         return await self._tool.run(call.arguments, self._episode)
 
 
+def function_tools(toolset: Any) -> list[FunctionTool]:
+    """The `@tool` functions of a toolset; none for other kinds of toolset."""
+    if isinstance(toolset, FunctionToolset):
+        return [toolset.tool]
+    members = toolset.members if isinstance(toolset, JoinedToolset) else ()
+    return [tool for member in members for tool in function_tools(member)]
+
+
 class JoinedToolset:
     """Several toolsets of one component, in order."""
 
     def __init__(self, members: Sequence[Toolset]) -> None:
-        self._members = members
+        self.members = members
         self._started: list[Toolset] = []
 
     def names(self) -> Sequence[str] | None:
         names: list[str] = []
-        for member in self._members:
+        for member in self.members:
             known = tool_names(member)
             if known is None:
                 return None
@@ -104,11 +112,11 @@ class JoinedToolset:
         return names
 
     def traits(self, name: str) -> ToolTraits:
-        found = (known_traits(member).get(name) for member in self._members)
+        found = (known_traits(member).get(name) for member in self.members)
         return next((traits for traits in found if traits is not None), ToolTraits())
 
     async def start(self) -> None:
-        for member in self._members:
+        for member in self.members:
             self._started.append(member)
             await member.start()
 
@@ -117,7 +125,7 @@ class JoinedToolset:
         async with AsyncExitStack() as stack:
             sessions = [
                 await stack.enter_async_context(member.open(task, episode))
-                for member in self._members
+                for member in self.members
                 if is_wanted(member, task)
             ]
             yield _JoinedSession(sessions)

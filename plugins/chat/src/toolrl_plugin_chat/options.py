@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+NO_TEMPLATE = "Use `chat_format: plain` for a base model, or give one: `options: {chat_template: FILE.jinja}`."
+"""Next step for a model without a chat template."""
+_TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+"""Files in which transformers looks for templates, besides the settings of the tokenizer and the processor."""
 
 
 class TurnEndOptions(BaseModel):
@@ -29,6 +37,19 @@ class SourceOptions(TurnEndOptions):
     template_kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Variables for the template, such as `enable_thinking: false`."
     )
+
+    def model_problem(self, folder: Path) -> str | None:
+        """The problem of a model's folder for this format: it has no chat template, and the options give none."""
+        if self.chat_template is not None or not (folder / "tokenizer_config.json").is_file():
+            return None
+        if any((folder / name).exists() for name in _TEMPLATES):
+            return None
+        for name in ("tokenizer_config.json", "processor_config.json"):
+            with contextlib.suppress(OSError, ValueError):
+                settings = json.loads((folder / name).read_bytes())
+                if not isinstance(settings, dict) or settings.get("chat_template"):
+                    return None
+        return f"the model's tokenizer in {str(folder)!r} has no chat template; {NO_TEMPLATE}"
 
 
 class LayoutOptions(TurnEndOptions):

@@ -19,6 +19,7 @@ from typing import Any
 from toolrl.errors import ChatFormatError
 from toolrl.types import Media, Message, ToolCall
 from toolrl_plugin_chat.media import parts as typed_parts
+from toolrl_plugin_chat.options import NO_TEMPLATE
 from toolrl_plugin_chat.thinking import THINK, ThinkingMarks
 
 _NINE = re.compile(r"[A-Za-z0-9]{9}\Z")
@@ -41,7 +42,7 @@ class Renderer:
             raise ChatFormatError(
                 "the model's tokenizer has no chat template",
                 where=where,
-                hint="Use `chat_format: plain` for a base model, or give one: `options: {chat_template: FILE.jinja}`.",
+                hint=NO_TEMPLATE,
             )
 
     def with_tools(self, tools: Sequence[Dict]) -> Renderer:

@@ -26,7 +26,7 @@ from toolrl.plugins.info import PluginInfo
 from toolrl.plugins.registry import Registry, load_registry
 from toolrl.protocols import Command
 
-OK, FAILED, UNAVAILABLE = "ok", "failed", "unavailable"
+OK, FAILED, UNAVAILABLE, CLASH = "ok", "failed", "unavailable", "clash"
 LIBRARIES = ("pydantic", "torch", "transformers", "peft", "vllm", "ray")
 
 
@@ -36,7 +36,8 @@ class Finding:
 
     plugin: str
     status: str
-    """`ok`, `failed`, `unavailable` (an optional package is missing), or the plugin's own status."""
+    """`ok`, `failed`, `unavailable` (an optional package is missing), `clash` (another plugin gives a component of this
+    name), or the plugin's own status."""
     kind: str = ""
     name: str = ""
     detail: str = ""
@@ -45,7 +46,7 @@ class Finding:
 
     @property
     def is_failure(self) -> bool:
-        return self.status not in (OK, UNAVAILABLE, "disabled")
+        return self.status not in (OK, UNAVAILABLE, CLASH, "disabled")
 
 
 class DoctorCommand(Command):
@@ -66,6 +67,7 @@ class DoctorCommand(Command):
         for number, plugin in enumerate(plugins, start=1):
             _show_progress(f"checking {plugin.name} ({number} of {len(plugins)})")
             findings += examine(plugin)
+            findings += [Finding(plugin.name, CLASH, detail=line) for line in registry.clashes(plugin)]
         failures = sum(finding.is_failure for finding in findings)
         facts = {} if args.plugin else machine()
         _show_progress("")
@@ -81,8 +83,9 @@ class DoctorCommand(Command):
         if facts:
             print(table([(name, value or "not installed") for name, value in facts.items()]) + "\n")
         _print(findings, tracebacks=bool(args.plugin))
-        missing = sum(finding.status == UNAVAILABLE for finding in findings)
-        print(f"\n{failures} failed, {missing} unavailable" if failures or missing else "\neverything works")
+        missing, clashes = (sum(it.status == status for it in findings) for status in (UNAVAILABLE, CLASH))
+        counts = f"{failures} failed, {missing} unavailable" + (f", {clashes} clashes of names" if clashes else "")
+        print(f"\n{counts}" if failures or missing or clashes else "\neverything works")
         return 1 if failures else 0
 
 
@@ -106,8 +109,9 @@ def _selected(registry: Registry, name: str | None) -> list[PluginInfo]:
 
 def examine(plugin: PluginInfo) -> Iterator[Finding]:
     """Everything of one plugin: one finding for each component, or one for all where it can't be used."""
-    if not plugin.usable:
+    if plugin.status != OK:
         yield Finding(plugin.name, plugin.status, detail=plugin.reason, next=plugin.hint, traceback=plugin.traceback)
+    if not plugin.usable:
         return
     for kind in KINDS:
         for component in plugin.components.get(kind, []):
