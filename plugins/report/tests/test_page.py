@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import pytest
 from toolrl.protocols import StepReport
 from toolrl.runs.folder import RunFolder
 from toolrl.runs.metrics import MetricsLine
-from toolrl.types import Episode
+from toolrl.types import CallError, Episode
 from toolrl_plugin_report.charts import layout
 from toolrl_plugin_report.page import build_page, write_report
 from toolrl_plugin_report.sample import sample_episodes
 from toolrl_plugin_report.series import MAX_POINTS, curves, headlines
+from toolrl_plugin_report.view import said
 
 MakeRun = Callable[..., RunFolder]
 HOSTILE = "</script><script>document.title='hacked'</script><!--<script>&amp;\u2028 {{data}} \ud83d"
@@ -235,3 +237,15 @@ def test_every_metric_is_in_one_chart() -> None:
     assert ("mine", ["mine/a", "mine/b"]) in charts
     assert ("own", ["own"]) in charts
     assert charts[0][0] == "Accuracy"
+
+
+def test_a_search_reads_calls_that_cannot_be_read(make_episode: Callable[..., Episode]) -> None:
+    episode = make_episode(failed=True)
+    turn = episode.turns[0]
+    unread = CallError("bad_json", "Could not parse it.", span=(0, 9), tokens=(0, 3), raw="<call>{ODD")
+    record = replace(turn.calls[0], call=unread)
+    trajectory = replace(episode.trajectories[0], turns=(replace(turn, calls=(record,)), *episode.turns[1:]))
+    text = said(replace(episode, trajectories=(trajectory,)))
+    assert "<call>{odd" in text
+    assert "no connection" in text, "the failure"
+    assert "\n" not in text

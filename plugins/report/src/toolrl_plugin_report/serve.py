@@ -238,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
             if found is None:
                 return self._answer(404, "there is nothing here but the report: open /", "text/plain")
             served, name = found
-            if name == "":
+            if isinstance(served, ServedFolder) or name == "":
                 return self._answer(200, served.page(), "text/html")
             if name == "live":
                 answer = served.live(int(asked.get("after", 0)), asked.get("stamp", ""))

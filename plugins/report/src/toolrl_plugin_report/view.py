@@ -71,7 +71,7 @@ def said(episode: Episode) -> str:
             parts |= dict.fromkeys(segment.text for segment in turn.segments)
             for record in turn.calls:
                 arguments = record.call.raw if isinstance(record.call, CallError) else record.call.arguments
-                parts |= dict.fromkeys((record.call.name, _text(to_plain(arguments)), record.result.text))
+                parts |= dict.fromkeys((record.call.name or "", _text(to_plain(arguments)), record.result.text))
                 parts[record.result.error or ""] = None
     if episode.failure is not None:
         parts |= dict.fromkeys((episode.failure.message, episode.failure.traceback))
