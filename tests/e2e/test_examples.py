@@ -88,10 +88,11 @@ def test_the_search_example_through_server_and_mcp_tool(run_script: Any, tmp_pat
 
 
 @pytest.mark.slow
-def test_the_tutorials_notebook_and_what_it_says_of_the_tool() -> None:
+def test_the_tutorials_notebook_and_what_it_says_of_the_tool(tmp_path: Path) -> None:
+    """In a folder of its own: it needs nothing of the clone."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     path = EXAMPLES.parent / "tutorial" / "notebook.ipynb"
-    notebook, folder = nbformat.read(path, as_version=4), {"metadata": {"path": str(path.parent)}}
+    notebook, folder = nbformat.read(path, as_version=4), {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=1500, kernel_name="python3", resources=folder).execute()
     said = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", ())]
     accuracies = [float(found) for text in said for found in re.findall(r"step .*accuracy (\S+)%", text)]
