@@ -26,9 +26,29 @@ LEFT_OUT = {
 """Sessions that continuous integration never runs, and why."""
 BUDGET = 300
 """Seconds for the sessions of one turn on two cores; a session that takes longer has a turn of its own."""
-SECONDS = {"docs": 120, "release": 150, "constraints": 60}
+SECONDS = {
+    "constraints": 60,
+    "docs": 120,
+    "release": 150,
+    "plugin(gateway)": 90,
+    "plugin(mcp)": 90,
+    "plugin(objectives)": 90,
+    "plugin(openenv)": 120,
+    "plugin(python)": 120,
+    "plugin(qwen-agent)": 120,
+    "plugin(ray)": 240,
+    "plugin(renderers)": 90,
+    "plugin(rlfactory)": 120,
+    "plugin(sandbox-fusion)": 90,
+    "plugin(start)": 120,
+    "plugin(torch)": 300,
+    "plugin(transformers)": 150,
+    "plugin(verifiers)": 120,
+    "plugin(verl)": 120,
+    "plugin(vllm)": 120,
+}
 """Estimates in seconds: the sessions of the rotation that aren't a plugin's, and plugins that take long."""
-DEFAULT = 60
+DEFAULT = 45
 """Estimate for a plugin that isn't in the table."""
 
 
