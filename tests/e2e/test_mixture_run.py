@@ -77,3 +77,23 @@ def test_other_data_are_remarked_on_where_a_run_goes_on(
     Path("words.jsonl").write_text("\n".join(map(json.dumps, [{**row, "answer": "?"} for row in WORDS])))
     toolrl.train(config, run={"name": "changed"}, trainer={"steps": 2}, resume=True)
     assert "data.train: the data have changed" in caplog.text
+
+
+def test_own_python_by_file_in_a_list(config: dict[str, Any]) -> None:
+    """The run's folder names the files, so the run is evaluated without giving them again."""
+    Path("own.py").write_text(
+        "def rows(count):\n"
+        "    for n in range(count):\n"
+        "        yield {'prompt': f'{n} + 1 =', 'answer': str(n + 1)}\n\n\n"
+        "async def right(episode):\n"
+        "    return episode.final_text.strip() == episode.task.answer\n"
+    )
+    rows = {"use": "function", "name": "own", "options": {"target": "own.py:rows", "options": {"count": 4}}}
+    words = {"use": "jsonl", "options": {"path": "words.jsonl"}}
+    reward = {"use": "function", "name": "right", "options": {"target": "own.py:right"}}
+    config |= {"data": {"train": [rows, words], "eval": [rows, words]}, "algorithm": {"group_size": 2}}
+    config["environments"] = {"default": {"rewards": [reward], "max_turns": 1}}
+    run = toolrl.train(config, run={"name": "own"}, trainer={"steps": 1, "prompts_per_step": 7})
+    assert {stored.episode.task.dataset for stored in run.episodes(kind="train")} == {"own", "jsonl"}
+    metrics = toolrl.evaluate(run.directory).metrics_lines("eval")[-1].metrics
+    assert {"reward/right/mean", "dataset/accuracy/own", "dataset/accuracy/jsonl"} <= metrics.keys()

@@ -62,7 +62,7 @@ def take_objects(tree: Mapping[str, Any], registry: Registry) -> tuple[dict[str,
                     continue
                 where = ".".join(map(str, (*path, key)))
                 listed = isinstance(section[key], list | tuple)
-                if listed and (place.endswith("[]") or _are_datasets(section[key])):
+                if listed and (place.endswith("[]") or _are_datasets(section[key], registry)):
                     items = enumerate(section[key])
                     section[key] = [_named(item, kind.name, f"{where}[{index}]", found) for index, item in items]
                 else:
@@ -82,13 +82,13 @@ def _hidden(components: Components, by: Components) -> Components:
     }
 
 
-def _are_datasets(values: Sequence[Any]) -> bool:
-    """Whether a list at the place of a data set is one of data sets, not of rows: its first item is a name, a list, a
-    data set or a data frame, or a dict with `use` and without the `prompt` or `messages` that a row needs."""
+def _are_datasets(values: Sequence[Any], registry: Registry) -> bool:
+    """Whether a list at the place of a data set is one of data sets and not of rows: its first item is a data set's
+    name, a list, a data frame or the like, or a dict with `use` and without the `prompt` or `messages` of a row."""
     first = values[0] if values else {}
     if isinstance(first, Mapping):
         return "use" in first and not {"prompt", "messages"} & first.keys()
-    return has_rows(first) or (isinstance(first, str) and re.fullmatch(r"[\w./-]+", first) is not None)
+    return has_rows(first) or (isinstance(first, str) and first in registry.names("datasets"))
 
 
 def _copied(node: Any) -> Any:

@@ -213,3 +213,21 @@ def test_times_of_numpy_are_texts_and_not_nanoseconds() -> None:
     numpy = pytest.importorskip("numpy")
     (task,) = tasks([{"prompt": "q", "answer": numpy.datetime64("2020-01-02T03:04:05", "ns")}])
     assert str(task.answer).startswith("2020-01-02T03:04:05")
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (ROWS, "list"),
+        ([{"prompt": "?", "use": "x"}], "list"),
+        ([ROWS, ROWS], ["list", "list-2"]),
+        (
+            [{"use": ROWS, "share": 2}, {"use": "other", "share": 1}],
+            [{"use": "list", "share": 2}, {"use": "other", "share": 1}],
+        ),
+        ([Task("a", ())], "list"),
+    ],
+)
+def test_a_list_of_rows_or_of_data_sets(value: Any, named: Any) -> None:
+    tree, _ = take_objects({"data": {"train": value}}, Registry([]))
+    assert tree["data"]["train"] == named

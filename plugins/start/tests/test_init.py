@@ -64,10 +64,14 @@ def test_names_with_shell_syntax_are_names(capsys: pytest.CaptureFixture[str]) -
     assert "toolrl train 'my $(x).yaml'" in capsys.readouterr().out
 
 
-def test_a_config_with_a_tool_of_ones_own() -> None:
-    config = written("--tool", "tools.py:roll", "--tool", "calculator", "--steps", "7")
+def test_a_config_with_a_tool_and_a_reward_of_ones_own() -> None:
+    Path("rewards.py").write_text("def right(episode):\n    return True\n")
+    own = ("--tool", "tools.py:roll", "--tool", "calculator", "--reward", "rewards.py:right")
+    config = written(*own, "--steps", "7")
     environment = config["environments"]["default"]
     assert environment["tools"] == [{"use": "function", "options": {"target": "tools.py:roll"}}, "calculator"]
+    reward = {"use": "function", "options": {"target": "rewards.py:right"}, "name": "right"}
+    assert environment["rewards"] == [reward]
     assert config["trainer"]["steps"] == 7
     first = Path("grpo.yaml").read_text().splitlines()[0]
     assert first == "# yaml-language-server: $schema=toolrl.schema.json"
