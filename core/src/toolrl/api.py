@@ -27,7 +27,7 @@ from toolrl.builtin.given_rows import is_dict_of_splits
 from toolrl.cli import evaluate as evaluate_command
 from toolrl.cli import rollout as rollout_command
 from toolrl.cli import train as train_command
-from toolrl.cli.common import place_of
+from toolrl.cli.common import name_run, place_of
 from toolrl.cli.session import interrupt_thread
 from toolrl.config.load import LoadedConfig, check_config
 from toolrl.config.override import apply_overrides
@@ -37,6 +37,7 @@ from toolrl.plugins.registry import Registry, load_registry
 from toolrl.preflight import check_start, run_directory
 from toolrl.python_objects import PLUGIN, take_objects
 from toolrl.runs.folder import RunFolder
+from toolrl.runs.names import check_there
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -45,6 +46,8 @@ def train(config: ConfigSource, *, resume: bool = False, overwrite: bool = False
     """Train, as `toolrl train`: with `resume` from its last checkpoint. `overwrite` deletes a run of this name."""
     loaded, registry = _load(config, (), sections)
     check_trainable(registry, loaded.config)
+    if resume:
+        check_there(run_directory(loaded.config).absolute())
     return _run(train_command.run, loaded, registry, resume=resume, overwrite=overwrite)
 
 
@@ -59,13 +62,16 @@ def evaluate(
     """Evaluate on `data.eval`, as `toolrl eval`: the config's model, or of a run's folder the `checkpoint` (last, best
     or a step) in a run of its own beside it. `ablate` compares with what the tools give taken away."""
     of_run: list[str] = []
+    run_folder = None
     if not isinstance(config, Mapping) and Path(config).is_dir():
-        of_run = evaluate_command.of_run(Path(config).absolute(), checkpoint)
+        run_folder = Path(config).absolute()
+        of_run = evaluate_command.of_run(run_folder, checkpoint)
     elif checkpoint is not None:
         raise ConfigError(f"checkpoint {checkpoint!r} is one of a run, and this is a config", hint="Give its folder.")
     loaded, registry = _load(config, of_run, sections)
-    check_start(loaded, registry, evaluate_command.DATA, resume=None, overwrite=overwrite)
-    return _run(evaluate_command.start, loaded, registry, overwrite=overwrite, ablate=ablate)
+    suffix = evaluate_command.suffix_of(ablate=ablate, checkpoint=checkpoint)
+    args = argparse.Namespace(overwrite=overwrite, ablate=ablate, run_folder=run_folder, suffix=suffix)
+    return _run_beside(evaluate_command.start, loaded, registry, args, evaluate_command.DATA, sections)
 
 
 def rollout(
@@ -74,8 +80,24 @@ def rollout(
     """Sample `episodes` of each of the first `tasks` of `data.train`, as `toolrl rollout`; `algorithm.group_size` of
     each where `episodes` is None."""
     loaded, registry = _load(config, (), sections)
-    check_start(loaded, registry, rollout_command.DATA, resume=None, overwrite=overwrite)
-    return _run(rollout_command.run, loaded, registry, overwrite=overwrite, tasks=tasks, episodes=episodes)
+    args = argparse.Namespace(
+        overwrite=overwrite, tasks=tasks, episodes=episodes, kind="rollout", suffix=rollout_command.SUFFIX
+    )
+    return _run_beside(rollout_command.run, loaded, registry, args, rollout_command.DATA, sections)
+
+
+def _run_beside(
+    command: Callable[[argparse.Namespace], int],
+    loaded: LoadedConfig,
+    registry: Registry,
+    args: argparse.Namespace,
+    data: Mapping[str, bool],
+    sections: Mapping[str, Any],
+) -> RunFolder:
+    """Run a command whose run has a name of its own, unless the sections give one."""
+    loaded = name_run(args, loaded, named="name" in sections.get("run", {}))
+    check_start(loaded, registry, data, resume=None, overwrite=args.overwrite)
+    return _run(command, loaded, registry, **vars(args))
 
 
 def _load(config: ConfigSource, overrides: Sequence[str], sections: Mapping[str, Any]) -> tuple[LoadedConfig, Registry]:
@@ -125,7 +147,7 @@ def _run(
         status = _in_thread(command, args)
     if status:
         raise KeyboardInterrupt
-    return RunFolder.open(run_directory(loaded.config))
+    return RunFolder.open(getattr(args, "directory", run_directory(loaded.config)))
 
 
 def _in_thread(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from toolrl.cli.output import SystemCallError, UsageError, print_json
 from toolrl.protocols import Command
 from toolrl.runs.folder import RunFolder, describe_run
+from toolrl.runs.names import newest_run
 from toolrl_plugin_report.page import write_report
 
 
@@ -21,7 +22,13 @@ class ReportCommand(Command):
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
-        parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/grpo")
+        parser.add_argument(
+            "run",
+            nargs="?",
+            type=Path,
+            metavar="RUN",
+            help="a run folder; by default the newest run in the folder runs",
+        )
         parser.add_argument(
             "--compare",
             nargs="+",
@@ -53,7 +60,7 @@ class ReportCommand(Command):
         """Write the page and print where it is."""
         if args.output is not None and args.output.is_dir():
             raise UsageError("--output is a folder", where=str(args.output), hint="Name a file: --output report.html")
-        folder = RunFolder.open(args.run)
+        folder = RunFolder.open(args.run or newest_run())
         others = [RunFolder.open(path) for path in args.compare]
         if args.serve:
             if args.output is not None or args.json:
