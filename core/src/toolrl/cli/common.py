@@ -128,7 +128,8 @@ def name_run(args: argparse.Namespace, loaded: LoadedConfig, *, named: bool) -> 
     from toolrl.runs.names import free_name
 
     run = loaded.config.run
-    base = f"{run.name}{suffix}"
+    ends_so = f"-{run.name}".endswith(suffix)  # A config for evaluations alone may have the name `eval`.
+    base = run.name if ends_so else f"{run.name}{suffix}"
     if args.overwrite:
         return renamed(loaded, base)
     args.base = base
