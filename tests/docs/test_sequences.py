@@ -1,7 +1,7 @@
 """Commands of a page run in the page's order, in one folder, as a reader types them.
 
 Configs and models that need a GPU or a download are replaced by a tiny model's; the names of the runs and the options
-are the page's. A command that only serves until Ctrl-C is left out.
+are the page's. Commands that serve until Ctrl-C, or check the machine, are left out.
 """
 
 from __future__ import annotations
@@ -37,13 +37,17 @@ NOT_RUN = {
     "docs/tutorial/quickstart.md": "trains for minutes; tests/e2e/test_examples.py runs it shortened",
 }
 """Pages with `toolrl eval` or `rollout` that aren't run here, with the reason."""
+_MACHINE = ("doctor", "plan")
+"""Commands whose result depends on the machine."""
 
 
 def lines(page: str) -> Iterator[list[str]]:
     """The page's `toolrl` commands as words, without `toolrl`."""
     for block in read_page(ROOT / page).blocks:
         if block.language in ("sh", "console"):
-            yield from (words[1:] for words in commands(block) if words[:1] == ["toolrl"] and "--serve" not in words)
+            for program, *words in filter(None, commands(block)):
+                if program == "toolrl" and words and words[0] not in _MACHINE and "--serve" not in words:
+                    yield words
 
 
 def test_pages_that_evaluate_are_run_or_have_a_reason() -> None:
