@@ -66,7 +66,7 @@ def test_a_page_runs_in_its_order(page: str, own_place: Any, here: Any) -> None:
     settings = {
         "model": {"path": "runs/warm"},
         "trainer": {"steps": 2, "keep_best": True},
-        "evaluation": {"tasks": 4},
+        "evaluation": {"tasks": 4, "every": 1},
         "run": {"name": run},
     }
     config = own_place.config(settings)
