@@ -46,6 +46,8 @@ def lines(page: str) -> Iterator[list[str]]:
     for block in read_page(ROOT / page).blocks:
         if block.language in ("sh", "console"):
             for program, *words in filter(None, commands(block)):
+                if any(word.startswith("engine.") for word in words):
+                    continue  # It tunes an engine that needs a GPU.
                 if program == "toolrl" and words and words[0] not in _MACHINE and "--serve" not in words:
                     yield words
 
