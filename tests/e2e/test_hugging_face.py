@@ -93,7 +93,7 @@ def test_models_and_data_by_name_and_without_a_network_from_the_cache(
     config = own_place.config({"model": {"path": "ada/model"}, "data": {"eval": held_out}, "run": {"name": "online"}})
     done = own_place.toolrl("eval", config, "--json", env=variables)
     assert done.returncode == 0, done.stderr
-    assert len(list(own_place.run("online").episodes())) == 4
+    assert len(list(own_place.run("online-eval").episodes())) == 4
 
     gone = {**variables, "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = own_place.toolrl("eval", config, "--set", "run.name=cached", env=gone)

@@ -353,7 +353,7 @@ def test_a_run_goes_on_and_is_evaluated_by_its_own_config(
     done = here("train", "moved", "--resume", "--set", "trainer.learning_rate=3.0e-3", place=own_place)
     assert done.returncode == 0, done.stderr
     assert "no step is left" in caplog.text
-    assert "continues with a config that differs" in caplog.text
+    assert "trainer.learning_rate: 0.002 -> 0.003" in caplog.text
 
 
 def test_fine_tuning_saves_on_the_way_and_goes_on_too(own_place: Any, here: Any) -> None:

@@ -185,6 +185,6 @@ def test_a_new_plugin_goes_from_its_template_into_a_run(
     done = here("rollout", config, "--tasks", "1", "--episodes", "2", "--json", site=plugin_site, place=own_place)
     assert done.returncode == 0, done.stderr
     assert done.json()["calls/success"] == 1.0
-    for item in own_place.run("grpo").episodes():
+    for item in own_place.run("grpo-rollout").episodes():
         assert [(record.call.name, record.result.text) for record in item.episode.calls] == [("demo", "3")]
         assert item.episode.final_text == "That was it."

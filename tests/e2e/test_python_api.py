@@ -72,7 +72,7 @@ def test_train_goes_on_and_is_evaluated(config: dict[str, Any]) -> None:
     # A run's folder knows objects by their names only.
     objects = {"data": config["data"], "environments": config["environments"]}
     evaluated = toolrl.evaluate(run.directory, checkpoint="3", **objects)
-    assert evaluated.directory == run.directory.with_name("own-eval-3")
+    assert evaluated.directory == run.directory.with_name("own-eval-step3")
 
 
 class Says:

@@ -109,6 +109,59 @@ def test_a_run_is_evaluated_by_its_last_checkpoint(trained: Any, here: Any, work
     assert not any(folder.directory.glob("checkpoints/*"))
 
 
+def test_an_evaluation_of_a_step_equals_that_of_the_run(own_place: Any, here: Any) -> None:
+    """Sampled, not greedy: the seeds are those of the step."""
+    settings = {
+        "model": {"path": "runs/warm"},
+        "evaluation": {"temperature": 1.0, "episodes_per_task": 2},
+        "trainer": {"steps": 2},
+        "run": {"name": "sampling"},
+    }
+    config = own_place.config(settings)
+    assert here("train", config, "--json", place=own_place).returncode == 0
+    done = here("eval", "runs/sampling", "--json", place=own_place)
+    assert done.returncode == 0, done.stderr
+    (own,) = [line for line in own_place.run("sampling").metrics_lines("eval") if line.step == 2]
+    (line,) = own_place.run("sampling-eval").metrics_lines("eval")
+    assert line.step == 2
+    names = [name for name in own.metrics if name.startswith(("accuracy", "reward/", "tokens/", "calls/mean", "avg@"))]
+    assert "tokens/sampled" in names
+    assert {name: line.metrics[name] for name in names} == {name: own.metrics[name] for name in names}
+
+
+def test_commands_in_a_row_get_names_of_their_own(own_place: Any, here: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """As the pages say: eval, rollout, train, eval of the run twice, with an ablation, and resume."""
+    settings = {"model": {"path": "runs/warm"}, "evaluation": {"tasks": 2}, "trainer": {"steps": 1}}
+    config = own_place.config({**settings, "run": {"name": "grpo"}})
+    lines = [
+        f"eval {config}", f"rollout {config} --tasks 1 --episodes 2", f"train {config}",
+        "eval runs/grpo", "eval runs/grpo", "eval --ablate runs/grpo", "eval runs/grpo --checkpoint 1",
+        f"train {config} --set trainer.steps=2 --resume-if-exists",
+    ]  # fmt: skip
+    for line in lines:
+        done = here(*line.split(), "--json", place=own_place)
+        assert done.returncode == 0, (line, done.stderr)
+    names = {path.name for path in (own_place.folder / "runs").iterdir()} - {"warm"}
+    assert names == {
+        "grpo", "grpo-eval", "grpo-eval-2", "grpo-eval-3", "grpo-rollout", "grpo-ablate", "grpo-eval-step1",
+    }  # fmt: skip
+    assert [own_place.run(name).kind for name in ("grpo", "grpo-eval", "grpo-ablate", "grpo-rollout")] == [
+        "train", "eval", "ablate", "rollout",
+    ]  # fmt: skip
+    for line, problem in (
+        (f"eval {config} --set run.name=grpo-eval", "a run here already"),
+        (f"train {config} --set run.name=grpo-eval --resume", "of the kind 'eval'"),
+        (f"train {config} --set run.name=gpro --resume", "no run to resume"),
+    ):
+        done = here(*line.split(), place=own_place)
+        assert done.returncode == 1
+        assert problem in done.stderr
+    settings_changed = f"train {config} --resume --set trainer.steps=3 --set trainer.learning_rate=0.5"
+    done = here(*settings_changed.split(), place=own_place)
+    assert done.returncode == 0, done.stderr
+    assert "trainer.learning_rate: 0.001 -> 0.5" in caplog.text
+
+
 def test_rollout_samples_episodes_and_trains_nothing(trained: Any, here: Any, workplace: Any) -> None:
     done = here("rollout", trained.config, "--tasks", "3", "--episodes", "2", "--set", "run.name=sampled", "--json")
     assert done.returncode == 0, done.stderr

@@ -72,7 +72,7 @@ def test_episodes_go_through_all_four_tools(
 
     from toolrl.runs.folder import RunFolder
 
-    episodes = [item.episode for item in RunFolder.open(world / "runs/video/grpo").episodes()]
+    episodes = [item.episode for item in RunFolder.open(world / "runs/video/grpo-rollout").episodes()]
     assert len(episodes) == len(rows)
     assert {episode.task.answer == said for episode in episodes} == {True, False}
     for episode in episodes:

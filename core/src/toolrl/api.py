@@ -27,7 +27,7 @@ from toolrl.builtin.given_rows import is_dict_of_splits
 from toolrl.cli import evaluate as evaluate_command
 from toolrl.cli import rollout as rollout_command
 from toolrl.cli import train as train_command
-from toolrl.cli.common import DEBUG, place_of
+from toolrl.cli.common import DEBUG, name_run, place_of
 from toolrl.cli.session import interrupt_thread
 from toolrl.config.load import LoadedConfig, check_config
 from toolrl.config.override import apply_overrides
@@ -39,6 +39,7 @@ from toolrl.plugins.registry import Registry, load_registry
 from toolrl.preflight import check_start, run_directory
 from toolrl.python_objects import take_objects
 from toolrl.runs.folder import RunFolder
+from toolrl.runs.names import check_there
 
 ConfigSource = str | os.PathLike[str] | ConfigSections | Mapping[str, Any]
 """A config file, a run's folder, or the sections of a config."""
@@ -66,6 +67,8 @@ def train(
     """
     loaded, registry = _load(config, (), sections)
     check_trainable(registry, loaded.config)
+    if resume:
+        check_there(run_directory(loaded.config).absolute())
     return _run(train_command.run, loaded, registry, resume=resume, overwrite=overwrite)
 
 
@@ -91,13 +94,16 @@ def evaluate(
         **sections: as in `toolrl.train`.
     """
     of_run: list[str] = []
+    run_folder = None
     if not isinstance(config, Mapping) and Path(config).is_dir():
-        of_run = evaluate_command.of_run(Path(config).absolute(), checkpoint)
+        run_folder = Path(config).absolute()
+        of_run = evaluate_command.of_run(run_folder, checkpoint)
     elif checkpoint is not None:
         raise ConfigError(f"checkpoint {checkpoint!r} is one of a run, and this is a config", hint="Give its folder.")
     loaded, registry = _load(config, of_run, sections)
-    check_start(loaded, registry, evaluate_command.DATA, resume=None, overwrite=overwrite)
-    return _run(evaluate_command.start, loaded, registry, overwrite=overwrite, ablate=ablate)
+    suffix = evaluate_command.suffix_of(ablate=ablate, checkpoint=checkpoint)
+    args = argparse.Namespace(overwrite=overwrite, ablate=ablate, run_folder=run_folder, suffix=suffix)
+    return _run_beside(evaluate_command.start, loaded, registry, args, evaluate_command.DATA, sections)
 
 
 def rollout(
@@ -121,8 +127,24 @@ def rollout(
         **sections: as in `toolrl.train`.
     """
     loaded, registry = _load(config, (), sections)
-    check_start(loaded, registry, rollout_command.DATA, resume=None, overwrite=overwrite)
-    return _run(rollout_command.run, loaded, registry, overwrite=overwrite, tasks=tasks, episodes=episodes)
+    args = argparse.Namespace(
+        overwrite=overwrite, tasks=tasks, episodes=episodes, kind="rollout", suffix=rollout_command.SUFFIX
+    )
+    return _run_beside(rollout_command.run, loaded, registry, args, rollout_command.DATA, sections)
+
+
+def _run_beside(
+    command: Callable[[argparse.Namespace], int],
+    loaded: LoadedConfig,
+    registry: Registry,
+    args: argparse.Namespace,
+    data: Mapping[str, bool],
+    sections: Mapping[str, Any],
+) -> RunFolder:
+    """Run a command whose run has a name of its own, unless the sections give one."""
+    loaded = name_run(args, loaded, named="name" in sections.get("run", {}))
+    check_start(loaded, registry, data, resume=None, overwrite=args.overwrite)
+    return _run(command, loaded, registry, **vars(args))
 
 
 def _load(config: ConfigSource, overrides: Sequence[str], sections: Mapping[str, Any]) -> tuple[LoadedConfig, Registry]:
@@ -174,7 +196,7 @@ def _run(
         raise error.with_traceback(None) from error.__cause__
     if status:
         raise KeyboardInterrupt
-    return RunFolder.open(run_directory(loaded.config))
+    return RunFolder.open(getattr(args, "directory", run_directory(loaded.config)))
 
 
 def _in_event_loop() -> bool:

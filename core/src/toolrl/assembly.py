@@ -50,6 +50,7 @@ from toolrl.rollouts.activity import Activity
 from toolrl.rollouts.environment import Environment, Limits
 from toolrl.rollouts.source import FailurePolicy, SamplesRounds, TakesWeights
 from toolrl.run_builder import RunBuilder
+from toolrl.runs.files import FolderLock
 from toolrl.runs.folder import RunFolder, run_and_checkpoint
 from toolrl.runs.log import RunLog
 from toolrl.runs.status import RunPhase, status_file
@@ -90,6 +91,8 @@ class Assembly:
     """For `toolrl status`."""
     ranks: Ranks = ONE
     """The processes that train together."""
+    model_source: str = ""
+    """What `model` was loaded from: a folder, a run's checkpoint or a name on a hub."""
 
     @property
     def config(self) -> Config:
@@ -135,11 +138,14 @@ async def assemble(
     observers: Sequence[ComponentUse] | None = None,
     workers: bool = False,
     ranks: Ranks = ONE,
+    kind: str | None = None,
+    lock: FolderLock | None = None,
 ) -> AsyncIterator[Assembly]:
     """Build and start a run of `total_steps` training steps, 0 for a command that makes none. `resume` continues
     from its last checkpoint (None for a command that can't), `overwrite` deletes a run of its name once all is started;
     `observers` replace the config's. With `workers` the config's rollout workers sample, if it asks for any. The first
-    of several `ranks` writes the run folder and notifies observers.
+    of several `ranks` writes the run folder and notifies observers. `kind` is the run's, as in `runs.folder.KINDS`;
+    `lock` is that of its reserved name.
 
     `data` names the data sets that the command needs and whether each has to be there. They are built before a model is
     loaded. At the end everything is stopped in reverse order; last, observers are notified of the end.
@@ -161,7 +167,9 @@ async def assemble(
                 _log.warning("%s", note)
         if trains and isinstance(backend, ChecksMemory):
             backend.check_memory(source, engine_options(registry, config), ranks.size)
-        folder = _run_folder(directory, loaded, registry, ranks, total_steps, resume=resume, overwrite=overwrite)
+        folder = _run_folder(
+            directory, loaded, registry, ranks, total_steps, resume=resume, overwrite=overwrite, kind=kind, lock=lock
+        )
         if ranks.first:
             backend.clean(folder.directory)
             if not folder.replaces:
@@ -193,7 +201,7 @@ async def assemble(
         if ranks.first:
             await stack.enter_async_context(status_file(folder.directory, lambda: _facts(phase) | sampler.status()))
         parts = (loaded, registry, backend, model, environments, sampler.engine, sampler.runner, limits, folder, events)
-        yield Assembly(*parts, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks)
+        yield Assembly(*parts, builder.build, bool(resume), datasets, sampler.worker_metrics, phase, ranks, source)
 
 
 @contextmanager
@@ -354,17 +362,18 @@ async def train(assembly: Assembly) -> None:
         await assembly.backend.train(assembly)
 
 
-async def evaluate(assembly: Assembly, conditions: Sequence[str] = ()) -> dict[str, Any]:
-    """One evaluation on data.eval, and one under each condition of an ablation: their metrics."""
+async def evaluate(assembly: Assembly, conditions: Sequence[str] = (), step: int = 0) -> dict[str, Any]:
+    """One evaluation on data.eval, and one under each condition of an ablation: their metrics. With the `step` of a
+    run's checkpoint the seeds are those of the run's own evaluation at that step, so the metrics are equal."""
     evaluator, uses = assembly.evaluator(), assembly.config.environments
     assert evaluator is not None, "assemble() refuses a config without data.eval"
     assembly.events.run_start()
     if conditions:
         having = {name: it for name, it in assembly.environments.items() if uses[name].tools}
-        metrics = await ablate(evaluator, having, conditions, assembly.config.seed)
+        metrics = await ablate(evaluator, having, conditions, assembly.config.seed, step)
     else:
-        metrics = await evaluator.run(0)
-    assembly.events.step_end(StepReport(0, "eval", metrics))
+        metrics = await evaluator.run(step)
+    assembly.events.step_end(StepReport(step, "eval", metrics))
     return dict(metrics)
 
 

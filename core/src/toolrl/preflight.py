@@ -27,15 +27,22 @@ SCORED = ("data.train", "data.eval")
 
 
 def check_start(
-    loaded: LoadedConfig, registry: Registry, data: Mapping[str, bool], *, resume: bool | None, overwrite: bool
+    loaded: LoadedConfig,
+    registry: Registry,
+    data: Mapping[str, bool],
+    *,
+    resume: bool | None,
+    overwrite: bool,
+    kind: str | None = None,
 ) -> None:
     """Raise ToolrlError where the run can't start: a run folder that is taken or can't be written, data sets that the
     config doesn't name, files and packages that aren't there. `data` names the data sets that the command takes, such
-    as `data.train`, and whether each has to be there; `resume` is None for a command that can't."""
+    as `data.train`, and whether each has to be there; `resume` is None for a command that can't; `kind` is
+    the run's."""
     config = loaded.config
     if overwrite:
         _check_not_inside(config)
-    RunFolder.check(run_directory(config), resume=resume, overwrite=overwrite)
+    RunFolder.check(run_directory(config), resume=resume, overwrite=overwrite, kind=kind)
     uses = _uses(config)
     for where, needed in data.items():
         if needed and uses[where] is None:

@@ -115,7 +115,7 @@ def test_what_this_user_may_not_write_or_read_is_found_before_torch(
     if read_only == "runs":
         shutil.rmtree(tmp_path / "runs" / "run")
     (tmp_path / read_only).chmod(0o555 if "runs" in read_only else 0o000)
-    command = ("-m", "toolrl", "train", str(config_file), "--resume")
+    command = ("-m", "toolrl", "train", str(config_file), "--resume-if-exists")
     done = full_site.python(*command, env={"TOKEN": "12345"}, cwd=tmp_path, prefix=prefix)
     (tmp_path / read_only).chmod(0o755)
     said = "the run folder can't be written: " if "runs" in read_only else "it can't be read: Permission denied"

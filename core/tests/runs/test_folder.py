@@ -249,3 +249,49 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(tmp_path: Path) ->
         with pytest.raises(ToolrlError, match="holds no run"):
             RunFolder.create(tmp_path, CONFIG, total_steps=1, overwrite=overwrite)
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_resume_refuses_a_run_of_another_kind(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "r", CONFIG, total_steps=0, kind="eval")
+    folder.metrics.append(StepReport(0, "eval", {"accuracy": 0.5}), 8)
+    folder.write_summary({"status": "finished"})
+    folder.close()
+    for start in (RunFolder.create, RunFolder.check):
+        arguments = {"config": CONFIG, "total_steps": 3} if start == RunFolder.create else {}
+        with pytest.raises(ToolrlError, match="of the kind 'eval'"):
+            start(tmp_path / "r", resume=True, overwrite=False, kind="train", **arguments)
+    assert len(folder.metrics_lines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "checkpoint", "replaced"),
+    [
+        ("train", ValueError("bad"), False, True),
+        ("train", KeyboardInterrupt(), False, True),
+        ("train", ValueError("bad"), True, False),
+        ("train", None, False, False),
+        ("eval", KeyboardInterrupt(), False, False),
+    ],
+)
+def test_a_training_run_without_a_checkpoint_is_replaced(
+    tmp_path: Path, kind: str, error: BaseException | None, checkpoint: bool, replaced: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    folder = RunFolder.create(tmp_path / "r", CONFIG, total_steps=3, kind=kind)
+    recorder = RunRecorder(folder)
+    recorder.toolrl_run_start(folder)
+    recorder.toolrl_step_end(folder, StepReport(1, "train", {"accuracy": 0.5}))
+    with pytest.raises(ToolrlError):
+        RunFolder.check(folder.directory, resume=False, overwrite=False, kind=kind)  # It is running.
+    if checkpoint:  # Also one that was moved elsewhere since.
+        recorder.toolrl_checkpoint_saved(folder, 1, folder.checkpoints / "step-000001")
+    recorder.toolrl_run_end(folder, error)
+    if not replaced:
+        with pytest.raises(ToolrlError, match="a run here already"):
+            RunFolder.create(folder.directory, CONFIG, total_steps=3, kind=kind)
+        return
+    new = RunFolder.create(folder.directory, CONFIG, total_steps=3, kind=kind)
+    assert "replacing the run 'r'" in caplog.text
+    assert new.metrics_lines(), "the old run stays until the new one has started"
+    new.begin()
+    assert not new.metrics_lines()

@@ -68,7 +68,10 @@ def test_a_run_that_was_cut_off_says_how_to_go_on_and_is_shown_whole_when_it_doe
     observer, out = console(sample_every=0)
     play(tmp_path / "my run", observer, within_step_3=cut)
     end = out.getvalue().partition(f"{word} after ")[2]
-    assert f"at step 2/4 ({type(error).__name__})" in end
+    assert ("at step 2/4 (ValueError)" if word == "failed" else "at step 2/4\n") in end
+    assert re.search(r"^eval accuracy +0\.100 ± 0\.020 *$", end, re.MULTILINE)
+    row = end[end.index("eval accuracy") :].splitlines()[0]
+    assert row.index("0.100") == end.splitlines()[1].index("first"), "the only evaluation is the first"
     assert f"next        toolrl train '{tmp_path}/my run' --resume" in end
     resumed, out = console(sample_every=0)
     play(tmp_path / "my run", resumed, start=2)

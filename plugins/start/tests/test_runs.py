@@ -18,7 +18,7 @@ FACTS = {"status": "finished", "started": "2026-11-23T10:00:00+00:00", "seconds"
 def add(name: str, rate: float, accuracy: float, **facts: Any) -> None:
     """A run of two steps."""
     config = {"model": {"path": "tiny"}, "trainer": {"learning_rate": rate}, "run": {"name": name}}
-    folder = RunFolder.create(Path("runs") / name, config, total_steps=2)
+    folder = RunFolder.create(Path("runs") / name, config, total_steps=2, kind="train")
     folder.metrics.append(StepReport(2, "train", {"accuracy": 0.1, "reward/mean": 0.2}))
     if accuracy:
         folder.metrics.append(StepReport(2, "eval", {"accuracy": accuracy, "accuracy/stderr": 0.02}))
@@ -38,15 +38,16 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_runs_are_listed_by_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs"]) == 0
-    _, torn, first, later = capsys.readouterr().out.splitlines()
-    assert torn.split()[:2] == ["torn", "unreadable"]
+    _, first, later, torn = capsys.readouterr().out.splitlines()
+    assert torn.split()[:3] == ["torn", "-", "unreadable"], "without a start it has the date of its config"
     assert " ".join(first.split()) == (
-        "first finished 2/2 0.100 (train) 0.200 1 min 15 s 2026-11-23 10:00 runs/group/first"
+        "first train finished 2/2 0.100 (train) 0.200 1 min 15 s 2026-11-23 10:00 runs/group/first"
     )
-    assert later.split()[:6] == ["later", "finished", "2/2", "0.750", "±", "0.020"]
+    assert later.split()[:7] == ["later", "train", "finished", "2/2", "0.750", "±", "0.020"]
     assert main(["runs", "--json", "runs"]) == 0
-    facts = json.loads(capsys.readouterr().out)[-1]
-    assert (facts["accuracy"], facts["accuracy_stderr"], facts["kind"]) == (0.75, 0.02, "eval")
+    facts = json.loads(capsys.readouterr().out)[-2]
+    assert (facts["kind"], facts["metrics_of"]) == ("train", "eval")
+    assert (facts["accuracy"], facts["accuracy_stderr"]) == (0.75, 0.02)
 
 
 def test_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:

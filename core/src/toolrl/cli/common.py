@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +49,14 @@ def command_parser(name: str, help_line: str, example: str = "") -> argparse.Arg
 def add_run_arguments(
     parser: argparse.ArgumentParser, *, resume: bool = True, config: str = "a config file, or a run's folder"
 ) -> None:
-    """CONFIG, --set, --resume, --overwrite, --json. `config` is what CONFIG may be."""
-    parser.add_argument("config", metavar="CONFIG", help=config)
+    """CONFIG, --set, --resume, --resume-if-exists, --overwrite, --json. `config` is what CONFIG may be."""
+    parser.add_argument("config", metavar="CONFIG|RUN", help=config)
     add_set_argument(parser)
     group = parser.add_mutually_exclusive_group()
     if resume:
         group.add_argument("--resume", action="store_true", help="continue from the run's last checkpoint")
+        always = "continue the run if it is there, else start it: for schedulers that always give the same command"
+        group.add_argument("--resume-if-exists", action="store_true", help=always)
     group.add_argument("--overwrite", action="store_true", help="delete a run of this name and start anew")
     parser.add_argument(
         "--json", action="store_true", help="print the run's summary as JSON, and nothing else, on stdout"
@@ -98,6 +101,7 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
         args.hide = args.loaded.hide
         return args.loaded, registry
     source, overrides = args.config, args.overrides
+    kind = getattr(args, "kind", None)
     if Path(source).is_dir():
         source, overrides = str(Path(source) / "config.yaml"), [*place_of(Path(source)), *overrides]
     try:
@@ -113,10 +117,12 @@ def read(args: argparse.Namespace, data: Mapping[str, bool] | None = None) -> tu
         from toolrl.building import check_trainable
 
         check_trainable(registry, loaded.config)
+    loaded = name_run(args, loaded, named=getattr(args, "named", names_run(args.overrides)))
+    settle_resume(args, loaded)
     if data is not None:
         from toolrl.preflight import check_start
 
-        check_start(loaded, registry, data, resume=getattr(args, "resume", None), overwrite=args.overwrite)
+        check_start(loaded, registry, data, resume=getattr(args, "resume", None), overwrite=args.overwrite, kind=kind)
     return loaded, registry
 
 
@@ -130,6 +136,52 @@ def _absent_plugins(folder: Path, registry: Registry) -> str:
     known = plugins if isinstance(plugins, dict) else {}
     absent = [f"{name} {version}" for name, version in known.items() if registry.plugin(name) is None]
     return f"The run was made with plugins that aren't installed here: {', '.join(absent)}." if absent else ""
+
+
+def name_run(args: argparse.Namespace, loaded: LoadedConfig, *, named: bool) -> LoadedConfig:
+    """The config with a name of its own for the run of a command that doesn't train (`args.suffix`), unless the user
+    gave one (`named`). The name is free now; `run_job` reserves it."""
+    suffix = getattr(args, "suffix", None)
+    if suffix is None or named:
+        return loaded
+    from pathlib import Path
+
+    from toolrl.runs.names import free_name
+
+    run = loaded.config.run
+    ends_so = f"-{run.name}".endswith(suffix)  # A config for evaluations alone may have the name `eval`.
+    base = run.name if ends_so else f"{run.name}{suffix}"
+    if args.overwrite:
+        return renamed(loaded, base)
+    args.base = base
+    return renamed(loaded, free_name(Path(run.dir), base))
+
+
+def names_run(overrides: Sequence[str]) -> bool:
+    """Whether the user's overrides give the run's name."""
+    return any(text.partition("=")[0].strip() == "run.name" for text in overrides)
+
+
+def renamed(loaded: LoadedConfig, name: str) -> LoadedConfig:
+    """The config of a run of another name."""
+    import dataclasses
+
+    config = loaded.config.model_copy(update={"run": loaded.config.run.model_copy(update={"name": name})})
+    resolved = {**loaded.resolved, "run": {**loaded.resolved["run"], "name": name}}
+    return dataclasses.replace(loaded, config=config, resolved=resolved)
+
+
+def settle_resume(args: argparse.Namespace, loaded: LoadedConfig) -> None:
+    """Turn --resume-if-exists into `args.resume`. Raises ToolrlError where --resume has no run to continue."""
+    from toolrl.preflight import run_directory
+    from toolrl.runs.folder import is_run_folder
+    from toolrl.runs.names import check_there
+
+    directory = run_directory(loaded.config)
+    if getattr(args, "resume_if_exists", False):
+        args.resume = is_run_folder(directory)
+    elif getattr(args, "resume", None):
+        check_there(directory.absolute())
 
 
 def place_of(folder: Path) -> list[str]:
@@ -164,20 +216,33 @@ async def run_job(
     workers: bool = False,
 ) -> int:
     """Assemble a run, do one job with it and print the result; the exit status. Other arguments are `assemble`'s."""
-    announce(args, loaded)
-    from toolrl.assembly import assemble
+    from pathlib import Path
 
-    async with assemble(
-        loaded,
-        registry,
-        total_steps=total_steps,
-        data=data,
-        resume=resume,
-        overwrite=args.overwrite,
-        observers=observers_for(args, loaded),
-        workers=workers,
-    ) as assembly:
+    from toolrl.runs.names import reserved
+
+    async with contextlib.AsyncExitStack() as stack:
+        lock = None
+        if getattr(args, "base", None) is not None:  # Another command may have taken the name since it was chosen.
+            name, lock = stack.enter_context(reserved(Path(loaded.config.run.dir), args.base))
+            loaded = renamed(loaded, name)
+        announce(args, loaded)
+        from toolrl.assembly import assemble
+
+        starting = assemble(
+            loaded,
+            registry,
+            total_steps=total_steps,
+            data=data,
+            resume=resume,
+            overwrite=args.overwrite,
+            observers=observers_for(args, loaded),
+            workers=workers,
+            kind=getattr(args, "kind", None),
+            lock=lock,
+        )
+        assembly = await stack.enter_async_context(starting)
         facts = await job(assembly)
+    args.directory = assembly.folder.directory
     print_result(args, assembly.folder, facts)
     return 0
 

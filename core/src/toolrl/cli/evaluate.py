@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolrl.cli.common import add_run_arguments, as_overrides, read, run_job
+from toolrl.cli.common import add_run_arguments, as_overrides, names_run, read, run_job
 from toolrl.cli.output import UsageError, table
 from toolrl.cli.session import run_to_end
 from toolrl.errors import ConfigError
+from toolrl.loop.checkpoints import step_of
 from toolrl.runs.formatting import ABLATION_NOTE, CONDITIONS, ablation_rows
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from toolrl.runs.folder import RunFolder
 
-    folder = Path(args.config)
+    folder, args.named = Path(args.config), names_run(args.overrides)
     if not folder.exists():
         raise ConfigError(f"there is no file or folder {args.config!r}", hint="Give a config or a run's folder.")
     if folder.is_dir():
@@ -48,7 +49,18 @@ def run(args: argparse.Namespace) -> int:
             where=args.config,
             hint=f"Name it in the config: --set model.path=runs/NAME:{args.checkpoint}",
         )
+    args.run_folder = folder.absolute() if folder.is_dir() else None
+    args.suffix = suffix_of(ablate=args.ablate, checkpoint=args.checkpoint)
     return start(args)
+
+
+def suffix_of(*, ablate: bool, checkpoint: str | None) -> str:
+    """End of the name of an evaluation's run: `-eval`, `-ablate`, `-eval-best`, `-eval-step30`."""
+    suffix = "-ablate" if ablate else "-eval"
+    if checkpoint in (None, "last"):
+        return suffix
+    # A bare number would read as that of a second evaluation.
+    return f"{suffix}-step{checkpoint}" if checkpoint.isdecimal() else f"{suffix}-{checkpoint}"
 
 
 def start(args: argparse.Namespace) -> int:
@@ -57,14 +69,19 @@ def start(args: argparse.Namespace) -> int:
 
 
 def of_run(folder: Path, checkpoint: str | None) -> list[str]:
-    """Evaluating a run gives a run of its own, beside it; the model is one of the run's checkpoints."""
-    model, name = str(folder), f"{folder.name}-eval"
-    if checkpoint is not None:
-        model, name = f"{model}:{checkpoint}", f"{name}-{checkpoint}"
-    return as_overrides({"model.path": model, "run.dir": str(folder.parent), "run.name": name})
+    """Evaluating a run gives a run beside it; the model is one of the run's checkpoints."""
+    model = str(folder) if checkpoint is None else f"{folder}:{checkpoint}"
+    return as_overrides({"model.path": model, "run.dir": str(folder.parent), "run.name": folder.name})
+
+
+def _step(assembly: Assembly, run: Path | None) -> int:
+    """Step of the checkpoint of `run` that is evaluated; 0 for another model."""
+    source = Path(assembly.model_source).absolute()
+    return step_of(source) if run is not None and source.parent == run / "checkpoints" else 0
 
 
 async def _evaluate(args: argparse.Namespace) -> int:
+    args.kind = "ablate" if args.ablate else "eval"
     loaded, registry = read(args, DATA)
     from toolrl.assembly import evaluate
 
@@ -74,7 +91,7 @@ async def _evaluate(args: argparse.Namespace) -> int:
         raise ConfigError(text, where="cluster.rollout_workers", hint="Add --set cluster.rollout_workers=0.")
 
     async def job(assembly: Assembly) -> dict[str, Any]:
-        metrics = await evaluate(assembly, conditions)
+        metrics = await evaluate(assembly, conditions, _step(assembly, args.run_folder))
         if args.json or not conditions:
             return metrics
         header, *rows = ablation_rows(metrics)

@@ -13,10 +13,13 @@ EXAMPLE = "toolrl rollout grpo.yaml --tasks 16 --episodes 4"
 
 DATA = {"data.train": True}
 """The data sets that it takes, and whether each has to be there."""
+SUFFIX = "-rollout"
+"""End of the name of its run."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, resume=False)
+    parser.set_defaults(kind="rollout", suffix=SUFFIX)
     parser.add_argument(
         "--tasks",
         type=at_least_one,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toolrl.runs.folder import RunFolder
 
 HELP = "show what a run and its workers do now"
-EXAMPLE = """toolrl status runs/grpo
+EXAMPLE = """toolrl status
   watch -n 2 toolrl status runs/grpo"""
 
 _STALE = 30.0
@@ -24,16 +24,19 @@ _TIMES = ("time/rollout", "time/update", "time/weights", "time/step")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/grpo")
+    parser.add_argument(
+        "run", nargs="?", type=Path, metavar="RUN", help="a run folder; by default the newest run in the folder runs"
+    )
     parser.add_argument("--json", action="store_true", help="print all that is known as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the status; the exit status of the command."""
     from toolrl.runs.folder import RunFolder, describe_run
+    from toolrl.runs.names import newest_run
     from toolrl.runs.status import read_status
 
-    folder = RunFolder.open(args.run)
+    folder = RunFolder.open(args.run or newest_run())
     live = folder.is_live()
     # A killed run leaves its last status.
     status = read_status(folder.directory) if live else None

@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 HELP = "train a model by reinforcement learning"
 EXAMPLE = """toolrl train grpo.yaml --set trainer.steps=50 --set run.name=first
   toolrl train runs/first --resume
+  toolrl train grpo.yaml --resume-if-exists
   torchrun --nproc-per-node 4 -m toolrl train grpo.yaml"""
 
 _DATA = {"data.train": True, "data.eval": False}
 """The data sets that it takes, and whether each has to be there."""
+KIND = "train"
 _ALONE = 300.0
 """Seconds that ranks wait for each other where the config with `rank_timeout` can't be read."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
-    parser.set_defaults(trains=True)
+    parser.set_defaults(trains=True, kind=KIND)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         loaded, registry = read(args)
         if loaded.config.cluster.trainer_workers:
             return _run_on_workers(args, loaded, registry)
-        check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
+        check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite, kind=KIND)
         ranks = ONE
         if loaded.config.cluster.shard is True:
             ranks = (
@@ -67,7 +69,7 @@ def _run_on_workers(args: argparse.Namespace, loaded: LoadedConfig, registry: Re
 
     config = loaded.config
     check_ranks(config, config.cluster.trainer_workers > 1 or config.cluster.shard is True)
-    RunFolder.check(run_directory(config), resume=args.resume, overwrite=args.overwrite)
+    RunFolder.check(run_directory(config), resume=args.resume, overwrite=args.overwrite, kind=KIND)
     cluster = build_cluster(registry, config, "cluster.trainer_workers")
     if not args.json:
         print(f"starting {config.cluster.trainer_workers} trainer workers", flush=True)
@@ -84,7 +86,7 @@ def _run_as_rank(args: argparse.Namespace) -> int:
     try:
         loaded, registry = read(args)
         if not int(os.environ["RANK"]):
-            check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite)
+            check_start(loaded, registry, _DATA, resume=args.resume, overwrite=args.overwrite, kind=KIND)
     except ToolrlError as error:
         problem = error
     config = loaded.config if loaded is not None else None
@@ -123,6 +125,7 @@ async def _train(args: argparse.Namespace, loaded: LoadedConfig, registry: Regis
         observers=observers_for(args, loaded),
         ranks=ranks,
         workers=True,
+        kind=KIND,
     ) as assembly:
         await train(assembly)
     if ranks.first:

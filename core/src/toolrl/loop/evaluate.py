@@ -118,7 +118,7 @@ class ShuffledAnswers(FailingTools):
 
 
 async def ablate(
-    evaluator: Evaluator, environments: Mapping[str, Environment], conditions: Sequence[str], seed: int
+    evaluator: Evaluator, environments: Mapping[str, Environment], conditions: Sequence[str], seed: int, step: int = 0
 ) -> dict[str, float]:
     """The metrics of an evaluation with the tools, and under `ablation/<condition>/` those of the conditions.
     `environments` are those with tools. Raises ConfigError where a task is for another."""
@@ -130,7 +130,7 @@ async def ablate(
         text = "those that its harness brings can't be taken away" if own else "there is nothing to take away"
         text = f"--ablate: environments.{bare[0]} names no tools, and {text}"
         raise ConfigError(text, hint="Evaluate without --ablate, or give it tools.")
-    groups = await evaluator.groups(0)
+    groups = await evaluator.groups(step)
     metrics, values = evaluator.metrics(groups), values_by_task(groups)
     shuffled = partial(ShuffledAnswers, answers=_answers(groups), seed=seed)
     sessions: dict[str, Any] = {"none": WithoutTools, "shuffled": shuffled, "failing": FailingTools}
@@ -138,7 +138,7 @@ async def ablate(
         changed = {name: replace(it, tools=copy.copy(it.tools)) for name, it in environments.items()}
         for environment in changed.values():
             environment.tools.sessions = sessions[condition]
-        under = await replace(evaluator, runner=runner.variant(changed, condition)).groups(0)
+        under = await replace(evaluator, runner=runner.variant(changed, condition)).groups(step)
         found, baseline = evaluator.metrics(under), values_by_task(under)
         shown = {name: value for name, value in found.items() if measured(name) in _SHOWN}
         for name in ("accuracy", "reward/mean"):

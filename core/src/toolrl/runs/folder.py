@@ -6,7 +6,7 @@
     episodes/        every episode, one compressed file for each step
     tokens.jsonl     the text of each token id that occurs in the episodes
     checkpoints/     the trainer's
-    summary.json     status, duration, first, last and best metrics
+    summary.json     kind, status, duration, first, last and best metrics
     report.html      all of it in one page
     run.log          warnings, the first traceback of each failing part, messages of engines; bounded
     .status.json     what the run does now, while it runs
@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import platform
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +33,7 @@ import yaml
 
 from toolrl.errors import DataError, RunFolderLostError, ToolrlError
 from toolrl.runs.card import card, describe, status
+from toolrl.runs.contents import OWN_FOLDERS, being_written, delete_run, is_idle, is_leftover, unwritable
 from toolrl.runs.episodes import EpisodeStore
 from toolrl.runs.files import (
     FolderLock,
@@ -46,17 +47,18 @@ from toolrl.runs.files import (
     read_versions,
     write_atomic,
 )
-from toolrl.runs.log import NAME, OLDER
 from toolrl.runs.metrics import MetricsLine, MetricsLog
 from toolrl.runs.records import StoredEpisode
 from toolrl.runs.metrics import summarise
 
 _LIBRARIES = ("toolrl", "torch", "transformers", "tokenizers", "peft", "vllm", "ray")
-_OWN_FILES = ("plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html", NAME, OLDER)
-_OWN_FOLDERS = ("episodes", "checkpoints", "tensorboard")
+_log = logging.getLogger(__name__)
+
+KINDS = ("train", "sft", "eval", "ablate", "rollout")
+"""Kinds of runs, after their commands. Only the first two have checkpoints."""
 _SUMMARY_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("total_steps", "start_step", "steps", "episodes", "unsaved_episodes"), (int,)),
-    **dict.fromkeys(("name", "status", "started", "ended"), (str,)),
+    **dict.fromkeys(("total_steps", "start_step", "steps", "episodes", "unsaved_episodes", "checkpoint"), (int,)),
+    **dict.fromkeys(("name", "kind", "status", "started", "ended"), (str,)),
     "seconds": (float, int), "resumed_at": (list,), "error": (dict,), "metrics": (dict,),
 }  # fmt: skip
 """Types of the summary's values, which readers of the folder rely on."""
@@ -70,6 +72,8 @@ class RunFolder:
         self.name = directory.name
         self.config = config
         self.total_steps = total_steps
+        self.kind: str | None = None
+        """One of KINDS; None where the folder doesn't say."""
         self.start_step = 0
         """The step that the run starts from: 0, or the checkpoint's."""
         self.checkpoints = directory / "checkpoints"
@@ -94,11 +98,14 @@ class RunFolder:
         plugins: Mapping[str, str | None] | None = None,
         resume: bool | None = False,
         overwrite: bool = False,
+        kind: str | None = None,
+        lock: FolderLock | None = None,
     ) -> RunFolder:
         """Start writing a run at `path`. `config` is the resolved one, secrets already masked; `plugins` gives each
-        plugin's version.
+        plugin's version; `kind` is one of KINDS; `lock` is that of a reserved name.
 
-        A folder that holds a run is rejected, unless that run ended before it reported anything.
+        A folder that holds a run is rejected, unless that run ended before it reported anything, or is a training run
+        of the same kind that ended without a checkpoint: the new run replaces it, and a warning says so.
 
         - `resume` continues the run (None: the command can't resume). Call `rewind` with the checkpoint's step, 0 where
           there is none. A config that differs replaces the old one, which is kept beside it.
@@ -109,34 +116,42 @@ class RunFolder:
         """
         directory = Path(path).absolute()
         is_run = is_run_folder(directory)
-        idle = is_run and _is_idle(directory)
-        cls._refuse(directory, resume, overwrite, is_run and not idle)
+        idle = is_run and is_idle(directory)
+        cls._refuse(directory, resume, overwrite, kind)
         folder = cls(directory, config, total_steps)
-        if not _claim(directory, folder._lock):
-            raise _being_written(directory)
+        folder.kind = kind
+        if lock is not None:
+            folder._lock = lock
+        elif not _claim(directory, folder._lock):
+            raise being_written(directory)
         folder._plugins = dict(plugins or {})
         folder.replaces = is_run and not resume
+        if folder.replaces and not idle and not overwrite:
+            _log.warning("replacing the run %r, which left no checkpoint: %s", folder.name, describe_run(directory))
         if not is_run or (idle and not resume):
             folder.begin()
         return folder
 
     @classmethod
-    def check(cls, path: str | Path, *, resume: bool | None, overwrite: bool) -> None:
+    def check(cls, path: str | Path, *, resume: bool | None, overwrite: bool, kind: str | None = None) -> None:
         """Raises the ToolrlError that `create` would raise for this folder, and changes nothing."""
         directory = Path(path).absolute()
-        cls._refuse(directory, resume, overwrite, is_run_folder(directory) and not _is_idle(directory))
+        cls._refuse(directory, resume, overwrite, kind)
         nearest = next(path for path in (directory, *directory.parents) if path.exists())
-        for path in (nearest, *(directory / name for name in _OWN_FOLDERS if (directory / name).exists())):
+        for path in (nearest, *(directory / name for name in OWN_FOLDERS if (directory / name).exists())):
             if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
-                raise _unwritable(directory, f"{path} is no folder, or read-only for this user")
+                raise unwritable(directory, f"{path} is no folder, or read-only for this user")
         if FolderLock(directory / ".lock").held_elsewhere():
-            raise _being_written(directory)
+            raise being_written(directory)
 
     @staticmethod
-    def _refuse(directory: Path, resume: bool | None, overwrite: bool, holds_work: bool) -> None:
+    def _refuse(directory: Path, resume: bool | None, overwrite: bool, kind: str | None) -> None:
         if directory.exists() and not directory.is_dir():
             raise ToolrlError("there is a file in the place of the run folder", where=str(directory))
-        if holds_work and not (resume or overwrite):
+        holds_work = is_run_folder(directory) and not is_idle(directory)
+        if holds_work and resume:
+            _check_kind(directory, kind)
+        if holds_work and not (resume or overwrite or _replaceable(directory, kind)):
             raise ToolrlError(
                 f"there is a run here already ({describe_run(directory)})",
                 where=str(directory),
@@ -144,7 +159,7 @@ class RunFolder:
                 + "Start over by --overwrite, or give the new run another name by "
                 "--set run.name=NAME.",
             )
-        if not is_run_folder(directory) and directory.exists() and not all(map(_is_leftover, directory.iterdir())):
+        if not is_run_folder(directory) and directory.exists() and not all(map(is_leftover, directory.iterdir())):
             raise ToolrlError(
                 "the folder isn't empty and holds no run",
                 where=str(directory),
@@ -154,7 +169,7 @@ class RunFolder:
     def begin(self) -> None:
         """Delete the older run that `overwrite` replaces, if there is one, and make the folder this run's."""
         if self.replaces:
-            _delete_run(self.directory)
+            delete_run(self.directory)
             self.replaces = False
         for path in (*self.directory.glob(".*.tmp"), *self.directory.glob("episodes/.*.tmp")):
             path.unlink()
@@ -170,6 +185,7 @@ class RunFolder:
         summary = folder.summary()
         folder.total_steps = summary.get("total_steps", 0)
         folder.start_step = summary.get("start_step", 0)
+        folder.kind = summary.get("kind")
         return folder
 
     def _write_head(self, plugins: Mapping[str, str | None]) -> None:
@@ -219,7 +235,8 @@ class RunFolder:
     def write_summary(self, facts: Mapping[str, Any], *, final: bool = False) -> None:
         """Write summary.json: `facts`, and in the final one the summary of the metrics."""
         totals = {"total_steps": self.total_steps, "start_step": self.start_step}
-        summary = {"name": self.name, **facts, **totals, **(self._totals() if final else {})}
+        named = {"name": self.name} | ({"kind": self.kind} if self.kind else {})
+        summary = {**named, **facts, **totals, **(self._totals() if final else {})}
         write_atomic(self.directory / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
 
     def _totals(self) -> dict[str, Any]:
@@ -309,6 +326,33 @@ def is_run_folder(path: Path) -> bool:
     return (path / "config.yaml").is_file()
 
 
+def _check_kind(directory: Path, kind: str | None) -> None:
+    """Raise ToolrlError where the run to resume is of another kind: its steps and evaluations would be mixed up."""
+    found = None
+    with contextlib.suppress(DataError):  # A broken summary is written anew.
+        found = RunFolder(directory, {}, 0).summary().get("kind")
+    if kind is None or found in (None, kind):
+        return
+    raise ToolrlError(
+        f"this run can't be resumed: it is of the kind {found!r}; expected {kind!r}",
+        where=str(directory),
+        hint="Leave --resume out, and give the new run another name by --set run.name=NAME.",
+    )
+
+
+def _replaceable(directory: Path, kind: str | None) -> bool:
+    """Whether a training run here failed or was stopped before it wrote a checkpoint: it can't be gone on with."""
+    summary = RunFolder(directory, {}, 0).summary()
+    checkpoints = directory / "checkpoints"
+    return (
+        kind in ("train", "sft")
+        and summary.get("kind") == kind
+        and summary.get("status") in ("failed", "interrupted")
+        and "checkpoint" not in summary
+        and not (checkpoints.is_dir() and any(checkpoints.iterdir()))
+    )
+
+
 def run_and_checkpoint(path: str) -> tuple[Path, str] | None:
     """A run's folder and a checkpoint's name: of `runs/first` the last, of `runs/first:best` the best. None for a path
     that is no run's."""
@@ -323,52 +367,13 @@ def describe_run(directory: Path) -> str:
     return describe(RunFolder(directory, {}, 0).summary())
 
 
-def _is_idle(directory: Path) -> bool:
-    """Whether the run here ended before it left anything worth keeping."""
-    metrics = directory / "metrics.jsonl"
-    folders = (directory / name for name in _OWN_FOLDERS)
-    return not (metrics.exists() and metrics.stat().st_size) and not any(
-        folder.is_dir() and any(folder.iterdir()) for folder in folders
-    )
-
-
-def _being_written(directory: Path) -> ToolrlError:
-    return ToolrlError(
-        "another process is writing this run",
-        where=str(directory),
-        hint="Wait for it or stop it, or give this run another name by --set run.name=NAME.",
-    )
-
-
 def _claim(directory: Path, lock: FolderLock) -> bool:
     """Make the folder and lock it: False where another process holds it, ToolrlError where it can't be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         return lock.acquire()
     except OSError as error:
-        raise _unwritable(directory, str(error.strerror or error)) from error
-
-
-def _unwritable(directory: Path, reason: str) -> ToolrlError:
-    return ToolrlError(
-        f"the run folder can't be written: {reason}",
-        where=str(directory),
-        hint="Name another place by --set run.dir=FOLDER.",
-    )
-
-
-def _is_leftover(path: Path) -> bool:
-    """Whether a file is left by a run that was killed before it wrote its config."""
-    return path.name in (".lock", "plugins.json", "workers") or (
-        path.name.startswith(".") and path.suffix == ".tmp"
-    )
-
-
-def _delete_run(directory: Path) -> None:
-    for name in _OWN_FOLDERS:
-        shutil.rmtree(directory / name, ignore_errors=True)
-    for path in [*(directory / name for name in _OWN_FILES), *directory.glob("config*.yaml")]:
-        path.unlink(missing_ok=True)
+        raise unwritable(directory, str(error.strerror or error)) from error
 
 
 def _version(name: str) -> str | None:

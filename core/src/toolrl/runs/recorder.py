@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from toolrl.errors import DataError
@@ -58,6 +59,7 @@ class RunRecorder:
         self._facts = {"started": earlier.get("started", _now())}
         if self._folder.start_step:
             self._facts["resumed_at"] = [*earlier.get("resumed_at", []), self._folder.start_step]
+            self._facts["checkpoint"] = self._folder.start_step
         self._write_summary("running")
 
     def toolrl_episode_end(self, run: RunInfo, episode: Episode) -> None:
@@ -83,6 +85,10 @@ class RunRecorder:
         finally:  # Episodes and texts that can't be written must not cost the step's metrics.
             self._folder.metrics.append(report, count)
             self._write_summary("running")
+
+    def toolrl_checkpoint_saved(self, run: RunInfo, step: int, path: Path) -> None:
+        """Note that there is one: a run without a checkpoint is replaced by the next one of its name."""
+        self._facts["checkpoint"] = step
 
     def toolrl_run_end(self, run: RunInfo, error: BaseException | None) -> None:
         """Write the final summary, then release the folder."""

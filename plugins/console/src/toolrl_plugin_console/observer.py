@@ -160,7 +160,7 @@ class ConsoleObserver:
         word = "finished" if error is None else "failed" if isinstance(error, Exception) else "interrupted"
         at = f" at step {self._steps}/{run.total_steps}" if run.total_steps else ""
         # The command line prints the error's message.
-        why = f" ({type(error).__name__})" if error is not None else ""
+        why = f" ({type(error).__name__})" if isinstance(error, Exception) else ""
         end = Text(f"{word} after {took}{at}{why}", "bold green" if error is None else "bold red")
         self._print(end)
         if self._notebook is not None:

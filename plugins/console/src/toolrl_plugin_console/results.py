@@ -88,8 +88,10 @@ def table(history: History, more: Sequence[str], width: int) -> Iterator[Rendera
         ]
         for name in dict.fromkeys([*_METRICS, *found, *more]):
             if any(name in report.metrics and is_remarkable(name, report.metrics[name]) for report in (first, last)):
-                before = [value(first.metrics, name) if first is not last else ""] if steps else []
-                grid.add_row(f"{kind} {name}", *before, value(last.metrics, name))
+                # A single report of a kind is its first: a run that was interrupted has no last evaluation yet.
+                reports = [first, last] if first is not last else [first]
+                cells = [value(report.metrics, name) for report in reports]
+                grid.add_row(f"{kind} {name}", *cells, *[""] * (1 + steps - len(cells)))
     if grid.row_count:
         yield grid
 

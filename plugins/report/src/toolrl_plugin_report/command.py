@@ -13,6 +13,7 @@ from pathlib import Path
 from toolrl.cli.output import SystemCallError, UsageError, print_json
 from toolrl.protocols import Command
 from toolrl.runs.folder import RunFolder, describe_run, is_run_folder
+from toolrl.runs.names import newest_run
 from toolrl_plugin_report.overview import find_runs
 from toolrl_plugin_report.page import write_report
 
@@ -23,7 +24,11 @@ class ReportCommand(Command):
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
         parser.add_argument(
-            "run", type=Path, metavar="RUN", help="a run folder, such as runs/grpo; with --serve also a folder of runs"
+            "run",
+            nargs="?",
+            type=Path,
+            metavar="RUN",
+            help="a run folder, by default the newest run in the folder runs; with --serve also a folder of runs",
         )
         parser.add_argument(
             "--compare",
@@ -56,6 +61,7 @@ class ReportCommand(Command):
         """Write the page and print where it is."""
         if args.output is not None and args.output.is_dir():
             raise UsageError("--output is a folder", where=str(args.output), hint="Name a file: --output report.html")
+        args.run = args.run or newest_run()
         if not is_run_folder(args.run) and args.run.is_dir() and find_runs(args.run):
             return _serve_folder(args)
         folder = RunFolder.open(args.run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 from toolrl.cli.output import print_json, table
 from toolrl.errors import DataError
 from toolrl.protocols import Command
-from toolrl.runs.folder import RunFolder, is_run_folder
+from toolrl.runs.folder import RunFolder
 from toolrl.runs.formatting import format_duration, format_metric, measured
+from toolrl.runs.names import RUNS, date_of, find_runs
 
-HEADER = ("NAME", "STATE", "STEPS", "ACCURACY", "REWARD", "TIME", "STARTED", "FOLDER")
+HEADER = ("NAME", "KIND", "STATE", "STEPS", "ACCURACY", "REWARD", "TIME", "STARTED", "FOLDER")
 SHOWN = ("accuracy", "reward/mean", "calls/mean", "loss", "errors/rate")
 _METRICS = {
     "accuracy": "accuracy",
@@ -48,14 +48,14 @@ class RunsCommand(Command):
 
     def run(self, args: argparse.Namespace) -> int:
         """List or compare."""
-        paths = args.paths or [Path("runs")]
+        paths = args.paths or [RUNS]
         if len(paths) > 1:
             compared = compare([RunFolder.open(path) for path in paths])
             print_json(compared) if args.json else print(_side_by_side(compared))
             return 0
         if not paths[0].is_dir():
             raise DataError("no such folder", where=str(paths[0]), hint="Name the folder that holds the runs.")
-        found = sorted(map(describe, find_runs(paths[0])), key=lambda it: it["started"] or "")
+        found = sorted(map(describe, find_runs(paths[0])), key=lambda it: it["started"])
         if args.json:
             print_json(found)
         elif found:
@@ -65,21 +65,14 @@ class RunsCommand(Command):
         return 0
 
 
-def find_runs(folder: Path) -> Iterator[Path]:
-    """The runs in a folder, at any depth, or the folder itself where it is one."""
-    for directory, inside, _ in os.walk(folder):
-        path = Path(directory)
-        inside[:] = sorted(name for name in inside if not name.startswith("."))
-        if is_run_folder(path) and (path / "plugins.json").is_file():
-            inside.clear()
-            yield path
-
-
 def describe(path: Path) -> dict[str, Any]:
     """A run in short; `error` where its files can't be read. `accuracy` and `reward` are those of the last evaluation,
-    or of the last step where there is none."""
-    facts: dict[str, Any] = dict.fromkeys(("steps", "total_steps", "started", "seconds", "accuracy", "reward", "kind"))
-    facts = {"name": path.name, "folder": str(path), "state": "not started", **facts}
+    or of the last step where there is none; `metrics_of` says which. A run that failed before its start has the date
+    of its config."""
+    facts: dict[str, Any] = dict.fromkeys(
+        ("kind", "steps", "total_steps", "seconds", "accuracy", "reward", "metrics_of")
+    )
+    facts = {"name": path.name, "folder": str(path), "state": "not started", "started": date_of(path), **facts}
     try:
         run = RunFolder.open(path)
         summary = run.summary()
@@ -87,27 +80,28 @@ def describe(path: Path) -> dict[str, Any]:
     except DataError as error:
         return {**facts, "state": "unreadable", "error": error.message}
     facts["state"] = summary.get("status", facts["state"])
-    facts |= {name: summary.get(name) for name in ("steps", "total_steps", "started", "seconds")}
+    facts |= {name: summary.get(name) for name in ("kind", "steps", "total_steps", "seconds")}
     kind = next((it for it in ("eval", "train", "rollout") if "accuracy" in metrics.get(it, {})), None)
     kind = kind or next((it for it in ("eval", "train", "rollout") if "reward/mean" in metrics.get(it, {})), None)
     last = metrics.get(kind or "", {})
-    return facts | {"kind": kind} | {key: last.get(name) for key, name in _METRICS.items()}
+    return facts | {"metrics_of": kind} | {key: last.get(name) for key, name in _METRICS.items()}
 
 
 def _row(facts: Mapping[str, Any]) -> list[str]:
     known = {name: facts[key] for key, name in _METRICS.items() if facts.get(key) is not None}
     accuracy = format_metric(known, "accuracy") if "accuracy" in known else "-"
-    if "accuracy" in known and facts["kind"] != "eval":
-        accuracy += f" ({facts['kind']})"
+    if "accuracy" in known and facts["metrics_of"] != "eval":
+        accuracy += f" ({facts['metrics_of']})"
     total = facts["total_steps"]
     return [
         facts["name"],
+        facts["kind"] or "-",
         facts["state"],
         f"{facts['steps'] or 0}/{total}" if total else "-",
         accuracy,
         format_metric(known, "reward/mean") if "reward/mean" in known else "-",
         format_duration(facts["seconds"]) if facts["seconds"] is not None else "-",
-        str(facts["started"] or "-")[:16].replace("T", " "),
+        facts["started"][:16].replace("T", " "),
         facts["folder"],
     ]
 
@@ -143,7 +137,10 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _side_by_side(compared: Mapping[str, Any]) -> str:
     described = [_row(facts) for facts in compared["runs"]]
-    rows = [[label.lower(), *(row[HEADER.index(label)] for row in described)] for label in ("STATE", "STEPS", "TIME")]
+    rows = [
+        [label.lower(), *(row[HEADER.index(label)] for row in described)]
+        for label in ("KIND", "STATE", "STEPS", "TIME")
+    ]
     for key, values in compared["metrics"].items():
         rows.append([key, *(format_metric(it, key.partition(" ")[2]) if it else "-" for it in values)])
     rows += [["", *[""] * len(described)], ["config", *[""] * len(described)]]

@@ -20,7 +20,7 @@ class Sft(Command):
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         add_run_arguments(parser)
-        parser.set_defaults(trains=True)
+        parser.set_defaults(trains=True, kind="sft")
 
     def run(self, args: argparse.Namespace) -> int:
         return run_to_end(_sft(args))
@@ -40,7 +40,7 @@ async def _sft(args: argparse.Namespace) -> int:
 
     data = {"sft.data": settings.data is not None, "data.eval": False}
     check_fine_tuning(loaded.config, settings, overwrite=args.overwrite)
-    check_start(loaded, registry, data, resume=args.resume, overwrite=args.overwrite)
+    check_start(loaded, registry, data, resume=args.resume, overwrite=args.overwrite, kind="sft")
     from toolrl_plugin_torch.fine_tuning.loop import fine_tune
 
     job = partial(fine_tune, settings=settings)

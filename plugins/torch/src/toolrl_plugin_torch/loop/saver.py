@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from toolrl.config.model import save_seconds
-from toolrl.errors import CheckpointError, RunFolderLostError
+from toolrl.errors import CheckpointError, DataError, RunFolderLostError
 from toolrl.loop.best import Best, better, read_best, write_best
 from toolrl.loop.checkpoints import (
     LoopState,
@@ -23,6 +24,7 @@ from toolrl.loop.checkpoints import (
     save_checkpoint,
 )
 from toolrl.loop.ranks import ONE, Ranks
+from toolrl.runs.files import read_config
 from toolrl_plugin_torch.base_trainer import BaseTrainer
 from toolrl_plugin_torch.loop.batches import DataPosition, KeepsPosition
 
@@ -151,13 +153,36 @@ class Saver:
             error.where = str(path)
             raise
         if state.config_digest != config_digest(self.config):
-            _log.warning("the run continues with a config that differs from that of %s", path.name)
+            self._compare_config(state.config_digest, path.name)
         self._compare_data(state, path.name)
         self.trainer.load(path, state.step)
         found = self.ranks.by_first(lambda: read_best(self.directory), "the best checkpoint so far")
         self._best = found if found is not None and found.metric == self.best_by else None
         self.last_step = state.step
         return state.step
+
+    def _compare_config(self, digest: str, name: str) -> None:
+        """Warn of the settings that differ from those of the checkpoint `name` and change the training."""
+        before = next((config for config in self._earlier_configs() if config_digest(config) == digest), None)
+        if before is None:
+            _log.warning("the run continues with a config that differs from that of %s", name)
+            return
+        old, new = (dict(_leaves(_deciding(config))) for config in (before, self.config))
+        changed = [
+            f"{path}: {_shown(old, path)} -> {_shown(new, path)}"
+            for path in dict.fromkeys([*old, *new])
+            if old.get(path, _MISSING) != new.get(path, _MISSING)
+        ]
+        _log.warning("settings that change the training differ from those of %s: %s", name, "; ".join(changed))
+
+    def _earlier_configs(self) -> Iterator[dict[str, Any]]:
+        """Configs that the run has had, the newest first. The one that the checkpoint was written with is among them
+        unless somebody deleted it."""
+        run = self.directory.parent
+        older = sorted(run.glob("config.before-*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in (run / "config.yaml", *older):
+            with contextlib.suppress(DataError, OSError):
+                yield read_config(path)
 
     def _compare_data(self, state: LoopState, name: str) -> None:
         """Remark on data sets that aren't what they were when the checkpoint `name` was written."""
@@ -174,6 +199,22 @@ class Saver:
 def config_digest(config: Mapping[str, Any]) -> str:
     """Of what decides the training."""
     return hashlib.sha256(json.dumps(_deciding(config), sort_keys=True, default=str).encode()).hexdigest()
+
+
+_MISSING = object()
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings of a config by their paths."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _shown(leaves: Mapping[str, Any], path: str) -> str:
+    return repr(leaves[path])[:80] if path in leaves else "not set"
 
 
 def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
