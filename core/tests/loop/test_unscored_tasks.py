@@ -71,6 +71,6 @@ def test_an_object_in_a_config_checks_tasks() -> None:
     reward = Numbers()
     given = {"environments": {"default": {"rewards": [reward, lambda episode: 1.0]}}}
     tree, registry = take_objects(given, load_registry())
-    uses = [SimpleNamespace(use=name, options={}) for name in tree["environments"]["default"]["rewards"]]
+    uses = [SimpleNamespace(use=name, options={}, name=None) for name in tree["environments"]["default"]["rewards"]]
     config: Any = SimpleNamespace(environments={"default": SimpleNamespace(rewards=uses)})
     assert task_checks(registry, config) == {"default": {uses[0].use: reward}}

@@ -38,9 +38,9 @@ class ModelSection(TypedDict, total=False):
 class DataSection(TypedDict, total=False):
     """The data sets that tasks come from."""
     train: Any
-    """Data set to train on."""
+    """Data set to train on, or a list of data sets that are mixed by their shares."""
     eval: Any
-    """Data set to evaluate on."""
+    """Data set to evaluate on, or a list of them, whose metrics are also reported one by one."""
     shuffle: bool
     """Shuffle the training tasks anew each epoch, by the run's seed."""
     bad_rows: Literal["stop", "skip"]
@@ -270,7 +270,7 @@ class EvaluationSection(TypedDict, total=False):
     every: int
     """Evaluate each so many steps."""
     tasks: int | None
-    """The first so many tasks."""
+    """The first so many tasks, of several data sets in proportion to their rows."""
     episodes_per_task: int
     """k of avg@k and pass@k."""
     temperature: float | None

@@ -48,6 +48,7 @@ class Serve(Command):
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add arguments."""
         add_run_arguments(parser, resume=False)
+        parser.set_defaults(kind="rollout", suffix="-served")
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
         parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
         parser.add_argument("--key", help="what requests for episodes carry (default: a random one, which is printed)")
