@@ -138,13 +138,19 @@ def plain_float(value: float) -> float | str:
     return number if math.isfinite(number) else str(number)
 
 
+def raw_lines(file: IO[bytes], where: str) -> Iterator[bytes]:
+    """The lines of a file, which may be a compressed one. Raises DataError at one of more than 256 MiB."""
+    for number, line in enumerate(iter(lambda: file.readline(MOST_LINE + 1), b""), start=1):
+        if len(line) > MOST_LINE:
+            raise DataError(f"line is longer than {MOST_LINE >> 20} MiB", where=f"{where}:{number}")
+        yield line
+
+
 def read_lines(file: IO[bytes], where: str) -> Iterator[Any]:
     """The values of a .jsonl file. A last line that a kill tore is left out; any other bad line is a DataError, as is
     one of more than 256 MiB."""
     broken: tuple[int, ValueError] | None = None
-    for number, line in enumerate(iter(lambda: file.readline(MOST_LINE + 1), b""), start=1):
-        if len(line) > MOST_LINE:
-            raise DataError(f"line is longer than {MOST_LINE >> 20} MiB", where=f"{where}:{number}")
+    for number, line in enumerate(raw_lines(file, where), start=1):
         if broken is not None:
             raise DataError(f"this line isn't JSON: {broken[1]}", where=f"{where}:{broken[0]}")
         if not line.strip():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import json
 import logging
 import math
@@ -22,13 +23,15 @@ from typing import Any
 
 from toolrl.errors import DataError
 from toolrl.runs.episodes import MEMBER_EPISODES, EpisodeFile
-from toolrl.runs.files import write_atomic
+from toolrl.runs.files import open_regular, raw_lines, read_json, read_small, write_atomic
 from toolrl.runs.records import StoredEpisode, episode_from_json
 from toolrl_plugin_report.sample import Totals, whole_characters
 from toolrl_plugin_report.view import COLUMNS, row, said, set_advantages
 
 TEXTS = ".text.gz"
 """Ending of the file of texts."""
+MOST_TEXT = 4 * 2**30
+"""Bytes of texts that a search reads of one file."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,10 +52,19 @@ class FileIndex:
 
     def lines_with(self, wanted: bytes) -> list[int]:
         """The places of the episodes whose texts hold `wanted`, which is in lower case. Raises OSError, EOFError,
-        zlib.error."""
-        packed = self.texts.read_bytes() if isinstance(self.texts, Path) else self.texts
-        lines = gzip.decompress(packed).split(b"\n") if packed else []
-        return [place for place, line in enumerate(lines) if wanted in line]
+        zlib.error, DataError."""
+        if not self.texts:
+            return []
+        where = str(self.texts) if isinstance(self.texts, Path) else "texts"
+        found, left = [], MOST_TEXT
+        with open_regular(self.texts) if isinstance(self.texts, Path) else io.BytesIO(self.texts) as packed:
+            for place, line in enumerate(raw_lines(gzip.GzipFile(fileobj=packed), where)):  # type: ignore[arg-type]
+                left -= len(line)
+                if left < 0:
+                    raise DataError(f"texts are longer than {MOST_TEXT >> 30} GiB", where=where)
+                if wanted in line:
+                    found.append(place)
+        return found
 
 
 def stamp_of(path: Path) -> list[int]:
@@ -64,12 +76,13 @@ def stamp_of(path: Path) -> list[int]:
 def read_index(file: EpisodeFile) -> FileIndex | None:
     """The index of a file as it is now; None where there is none."""
     path = _path(file)
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open(encoding="utf-8") as lines:
-        head = json.loads(next(lines, ""))
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, DataError):
+        first, _, rows = read_small(path).decode("utf-8").partition("\n")
+        head = read_json(first)
         texts = path.with_suffix(TEXTS)
         if head["columns"] == list(COLUMNS) and head["stamp"] == stamp_of(file.path) and texts.is_file():
-            totals = Totals.from_json(head["totals"])
-            return FileIndex(head["stamp"], totals, next(lines).strip(), head["members"], texts)
+            members = [int(start) for start in head["members"]]
+            return FileIndex(head["stamp"], Totals.from_json(head["totals"]), rows.strip(), members, texts)
     return None
 
 
@@ -131,15 +144,14 @@ def _members(path: Path) -> list[int]:
 
 
 def read_member(file: EpisodeFile, number: int, members: Sequence[int]) -> list[bytes]:
-    """The lines of a file's member, or of as many episodes in a file without. Raises OSError, EOFError, zlib.error."""
-    if members:
-        with file.path.open("rb") as packed:
+    """The lines of a file's member, or of as many episodes in a file without. Raises OSError, EOFError, zlib.error,
+    DataError."""
+    first = 0 if members else number * MEMBER_EPISODES
+    with open_regular(file.path) as packed:
+        if members:
             packed.seek(members[number])
-            end = members[number + 1] if number + 1 < len(members) else file.path.stat().st_size
-            return gzip.decompress(packed.read(end - members[number])).splitlines()
-    opened = gzip.open if file.path.suffix == ".gz" else open
-    with opened(file.path, "rb") as lines:
-        return list(islice(lines, number * MEMBER_EPISODES, (number + 1) * MEMBER_EPISODES))
+        lines: Any = gzip.GzipFile(fileobj=packed) if file.path.suffix == ".gz" else packed
+        return list(islice(raw_lines(lines, str(file.path)), first, first + MEMBER_EPISODES))
 
 
 def _json(value: Any) -> str:

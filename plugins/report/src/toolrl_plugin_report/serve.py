@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
 import zlib
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from toolrl.errors import ConfigError, ToolrlError
+from toolrl.errors import ConfigError, DataError, ToolrlError
 from toolrl.runs.episodes import MEMBER_EPISODES, EpisodeFile
 from toolrl.runs.files import read_json
 from toolrl.runs.folder import RunFolder
@@ -33,6 +34,7 @@ from toolrl_plugin_report.page import KEYS, charts_data, live_parts, no_episodes
 from toolrl_plugin_report.sample import Totals, script_json
 from toolrl_plugin_report.view import COLUMNS, view
 
+_log = logging.getLogger(__name__)
 _NAMES = ("", "live", "search", "episode", "record")
 """What can be asked for of a run; the page itself is the empty name."""
 ANSWER_CHARS = 4_000_000
@@ -149,9 +151,15 @@ class ServedRun:
         found: dict[str, list[int]] = {}
         with self._searching:  # One after the other: a page asks again with each letter that is typed.
             for name, index in files:
-                with contextlib.suppress(OSError, EOFError, zlib.error):  # deleted or torn meanwhile
-                    if lines := index.lines_with(wanted):
-                        found[name] = lines
+                try:
+                    lines = index.lines_with(wanted)
+                except (OSError, EOFError, zlib.error):  # deleted or torn meanwhile
+                    continue
+                except DataError as error:
+                    _log.warning("not searched: %s", error)
+                    continue
+                if lines:
+                    found[name] = lines
         return script_json({"files": found})
 
     def episode(self, name: str, line: int, its_id: str) -> str:
@@ -178,7 +186,7 @@ class ServedRun:
             _, index = self._files.get(name, (0, None))
         members = index.members if index is not None and index.stamp == stamp_of(file.path) else []
         lines = read_member(file, line // MEMBER_EPISODES, members)
-        text = lines[line % MEMBER_EPISODES]
+        text = lines[line % MEMBER_EPISODES].rstrip(b"\n")
         record = read_json(text)
         if not isinstance(record, dict) or record.get("id") != its_id:
             raise LookupError(its_id)
