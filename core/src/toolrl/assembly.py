@@ -159,12 +159,7 @@ async def assemble(
         source = model_source(config.model.path)
         trains = total_steps > 0 and "data.train" in (data or {})  # No other command samples while it trains.
         elsewhere = workers and config.cluster.rollout_workers
-        datasets, notes = check_before_load(
-            loaded, registry, data or {}, parts=ranks.first and not elsewhere, rows=ranks.first
-        )
-        if ranks.first:
-            for note in (*(remarks(config, registry) if trains else ()), *notes):
-                _log.warning("%s", note)
+        datasets = _check_before_load(loaded, registry, data or {}, ranks, trains=trains, elsewhere=bool(elsewhere))
         if trains and isinstance(backend, ChecksMemory):
             backend.check_memory(source, engine_options(registry, config), ranks.size)
         folder = _run_folder(
@@ -220,6 +215,18 @@ def _run_log(loaded: LoadedConfig, ranks: Ranks) -> Iterator[RunLog]:
             raise
         finally:
             log.close()
+
+
+def _check_before_load(
+    loaded: LoadedConfig, registry: Registry, data: Mapping[str, bool], ranks: Ranks, *, trains: bool, elsewhere: bool
+) -> dict[str, TaskSource]:
+    """Build the data sets, and log what is noteworthy about the run. Raises ToolrlError for mistakes that are found
+    without the model. Workers `elsewhere` check their own tools and rewards."""
+    parts = ranks.first and not elsewhere
+    datasets, notes = check_before_load(loaded, registry, data, parts=parts, rows=ranks.first)
+    for note in (*(remarks(loaded.config, registry) if trains else ()), *notes) if ranks.first else ():
+        _log.warning("%s", note)
+    return datasets
 
 
 def _parts(datasets: Mapping[str, TaskSource]) -> list[TaskSource]:
