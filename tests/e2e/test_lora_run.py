@@ -59,7 +59,7 @@ def test_an_export_needs_neither_toolrl_nor_peft(tuned: Any, here: Any, workplac
     for name, more in (("of-run", ()), ("of-export", ("--set", "model.path=exported", "--set", "model.lora=null"))):
         done = here("eval", "runs/lora", "--set", f"run.name={name}", *more, *greedy)
         assert done.returncode == 0, done.stderr
-        sampled[name] = {stored.episode.id: stored.episode.ids for stored in workplace.run(name).episodes()}
+        sampled[name] = {stored.episode.task.id: stored.episode.ids for stored in workplace.run(name).episodes()}
     assert sampled["of-run"].keys() == sampled["of-export"].keys()
     same = [float(ids == sampled["of-export"][name]) for name, ids in sampled["of-run"].items()]
     assert mean(same) > 0.9, "rounding alone may turn a choice"

@@ -37,7 +37,7 @@ def test_first_tracebacks_and_the_end_are_kept(workplace: Any, plugin_site: Any,
     words = ("rollout", config, "--tasks", "10", "--episodes", "2")
     done = workplace.toolrl(*words, site=plugin_site, env={"SHAKY_EVERY": "10"})
     assert done.returncode == 0, done.stderr
-    folder = workplace.run("log")
+    folder = workplace.run("log-rollout")
     text = (folder.directory / "run.log").read_text(encoding="utf-8")
     first, *lines = [line for line in text.splitlines() if not line.startswith("  ")]
     assert "the run starts in process" in first

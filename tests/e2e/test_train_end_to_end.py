@@ -25,7 +25,7 @@ def test_fine_tuning_lowers_the_loss_and_leaves_a_model(warm: Any, steps_of: Any
 def test_a_run_folder_holds_everything(trained: Any) -> None:
     directory = trained.folder.directory
     assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} == {
-        *("config.yaml", "plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html"),
+        *("config.yaml", "plugins.json", "metrics.jsonl", "tokens.jsonl", "summary.json", "report.html", "run.log"),
         *("episodes", "checkpoints"),
     }
     config = yaml.safe_load((directory / "config.yaml").read_text())

@@ -113,7 +113,7 @@ def _check_environment(
         place = f"{where}.rewards[{index}]"
         _built(registry, "rewards", reward, replace(context, name=reward.use, where=place, chat_format=None), report)
     try:
-        ToolBox(entries)
+        ToolBox(entries, cut=_whole)  # The chat format that counts tokens comes with the model.
     except ConfigError as error:
         report.problems.append(_line(f"{where}.tools", error))
 
@@ -128,6 +128,11 @@ def _built(registry: Registry, kind: str, use: ComponentUse, context: BuildConte
         else:
             report.problems.append(_line(context.where, error))
     return None
+
+
+def _whole(text: str, max_tokens: int, side: str) -> tuple[str, bool]:
+    """Stands for a cut of results; nothing is called here."""
+    return text, False
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -199,10 +199,15 @@ class ToolsetError(ToolrlError):
     fault = "tool"
 
 
+MOST_ANNOUNCED = 500
+"""Characters behind the first line of another library's error that a message repeats."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or its class where it has none: for another library's error in a message. A
-    line that ends with a colon goes on with what it announces."""
-    lines = str(error).strip().splitlines()
-    if lines and lines[0].rstrip().endswith(":"):
-        return " ".join(" ".join(lines).split())
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    line that ends with a colon goes on with what it announces, up to MOST_ANNOUNCED characters."""
+    first, _, rest = str(error).strip().partition("\n")
+    if first.rstrip().endswith(":"):
+        announced = " ".join(rest.split())
+        return f"{first.rstrip()} {announced[:MOST_ANNOUNCED]}{'…' * (len(announced) > MOST_ANNOUNCED)}".rstrip()
+    return first or type(error).__name__

@@ -185,4 +185,4 @@ def test_an_own_step_answers_a_turn_without_a_call(tmp_path: Path, owner: str) -
     assert episode.failure is None
     assert [message.content for message in episode.messages if message.role == "user"][1:] == ["higher", "lower"]
     assert [record.result.error for record in episode.calls] == [None]
-    assert (len(episode.turns), episode.stop_reason) == (4, "no_call")
+    assert (len(episode.turns), episode.stop_reason) == (4, "final")
