@@ -52,11 +52,11 @@ def test_it_is_ablated(tmp_path: Path) -> None:
     done = evaluate(tmp_path, "--ablate")
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert ["with", "tools", "1", "±", "0", "1", "±", "0", "1"] in lines
-    benefit = ["+1.000", "[+1.000,", "+1.000]"]
+    assert ["with", "tools", "1", "[0.676,", "1.000]", "1", "±", "0", "1"] in lines
+    accuracy, reward = ["+1.000", "[+0.541,", "+1.000]"], ["+1.000", "[+1.000,", "+1.000]"]
     for title, calls in (("without tools", "0"), ("shuffled answers", "1"), ("failing tools", "1")):
-        assert [*title.split(), "0", "±", "0", "0", "±", "0", calls, *benefit, *benefit] in lines
-    folder = RunFolder.open(tmp_path / "runs" / "api" / "eval")
+        assert [*title.split(), "0", "[0.000,", "0.324]", "0", "±", "0", calls, *accuracy, *reward] in lines
+    folder = RunFolder.open(tmp_path / "runs" / "api" / "eval-ablate")
     assert folder.metrics_lines("eval")[0].metrics["ablation/shuffled/accuracy"] == 0.0
     ids = Counter(stored.episode.id.partition("/")[0] for stored in folder.episodes())
     assert ids == {"eval-0": 8, "none": 8, "shuffled": 8, "failing": 8}
